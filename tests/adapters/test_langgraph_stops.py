@@ -114,7 +114,7 @@ async def test_a_cancel_lets_a_tool_end_and_reports_what_it_did(
         receipt = await local.client.cancel(run)
         assert not (await local.client.receipt(receipt)).proved
         tool.gate.release.set()
-        await local.reach_over(run, "cancelled")
+        await local.reach_after_end(run, "cancelled")
     assert tool.acted == 1
     assert local.effects(run) == {"charge": "confirmed"}
     assert len(model.asked) == 1
@@ -149,7 +149,7 @@ async def test_a_stop_during_a_stream_keeps_the_partial_text(
             if plain:  # a thread cannot be ended, and is not reported as ended
                 await asyncio.sleep(0)
                 gate.release.set()
-            await local.reach_over(run, "cancelled")
+            await local.reach_after_end(run, "cancelled")
             return
         await worker.__aexit__()
         assert (await local.client.get(run)).state == "queued"
@@ -193,7 +193,7 @@ async def test_a_graph_without_operations_stops_before_its_next_node(
         await local.client.pause(run)
         await until(lambda: worker.attempts[run].exit.stopping)
         gate.release.set()
-        await local.reach_over(run, "paused")
+        await local.reach_after_end(run, "paused")
         assert "second" not in done
         await local.client.resume(run)
         assert await local.result(run) == "second"
@@ -223,7 +223,7 @@ async def test_a_stop_is_not_saved_as_an_error_of_its_node(local: Lab, saver: An
         await local.client.pause(run)
         await until(lambda: worker.attempts[run].exit.stopping)
         tool.gate.release.set()
-        await local.reach_over(run, "paused")
+        await local.reach_after_end(run, "paused")
         left = saver.get_tuple({"configurable": {"thread_id": "t"}})
         assert left is not None
         assert "__error__" not in {channel for _, channel, _ in left.pending_writes or ()}
@@ -258,7 +258,7 @@ async def test_a_stop_is_no_error_that_a_graph_could_handle(local: Lab, saver: A
         run = await local.client.start(agent)
         await until(tool.gate.reached.is_set)
         await local.client.kill(run)
-        await local.reach_over(run, "killed")
+        await local.reach_after_end(run, "killed")
         tool.gate.release.set()
     config: Any = {"configurable": {"thread_id": run}}
     assert [one.text for one in graph.get_state(config).values["messages"]] == ["hello", ""]

@@ -23,7 +23,7 @@ from pydantic_ai.durable_exec import DurableOperation
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset, ToolsetTool
 from tests.adapters.buyers import FORMS, SCRIPT, buyer, model_of
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.adapters import pydantic_ai as adapter
@@ -145,7 +145,7 @@ async def test_a_worker_that_is_lost_inside_a_tool_repeats_no_call(
         await shop.held.reached.wait()
         await until(lambda: lab.effects(run_id)["charge"] == "confirmed")
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             if declared is None:
                 await lab.asked(run_id)
                 await lab.client.answer(run_id, "happened", "sent, says the server")
@@ -179,7 +179,7 @@ async def test_a_function_declares_its_own_kind_and_its_probe_is_called(
         run_id = await lab.client.start(one)
         await shop.held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             found = await lab.result(run_id)
         shop.held.release.set()
     assert returns(found["messages"])["mail"] == "sent before"

@@ -89,7 +89,7 @@ async def _work(order: Order) -> None:
     worker = Worker(store, list(agents.ALL), settings, on_settled=settled)
 
     def on_sigterm() -> None:
-        world.record("on_sigterm", own)
+        world.record("told", own)
         worker.tell("SIGTERM")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_sigterm)

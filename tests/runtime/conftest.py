@@ -1,4 +1,4 @@
-"""Tests of this folder may be coroutines, and may ask for a laboratory."""
+"""Tests of this folder may be coroutines, and may use a laboratory as a fixture."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,13 @@ from tests.runtime.harness import Lab
 
 from andon.testing.postgres import Cluster
 
-# No test waits for anything longer than this; a promise that is not kept is an error, not a hang.
+# The limit of every wait in a test: a broken promise is an error, not a hang.
 LIMIT_SECONDS = 60
 
 
 @pytest.fixture(scope="session")
 def shared_database(cluster: Cluster) -> str:
-    """One database for all tests of this folder: to make one takes longer than most of them."""
+    """One database for all tests of this folder: to create one takes longer than most of them."""
     return cluster.fresh_database()
 
 
@@ -37,14 +37,14 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def empty(url: str) -> None:
-    """As it was when it was new, but for the names of what was in it."""
+    """Delete all rows of the tests, except the meta table and the schema version."""
     with psycopg.connect(url) as db:
         databases.empty(db, kept=("andon.meta", "andon.schema"))
 
 
 @pytest.fixture
 def local(sqlite_url: str) -> Iterator[Lab]:
-    """A laboratory for promises in which the database has no part."""
+    """A laboratory for promises that do not depend on the database."""
     found = Lab(sqlite_url)
     yield found
     found.store.close()

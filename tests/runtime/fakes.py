@@ -1,4 +1,4 @@
-"""A worker as its probes and watchers see it: a real event loop, and settings of the test's own."""
+"""A fake worker for its probes and watchers: a real event loop, and the test's own settings."""
 
 import asyncio
 import contextlib
@@ -14,21 +14,21 @@ from andon.store.messages.rows import EventRow, Forsaken, WaitingRuns
 from andon.store.messages.stops import StopRow
 from andon.store.store import WorkerRow
 
-# Generous: it is only reached by a test that fails.
+# Generous: only a failing test reaches it.
 LIMIT_SECONDS = 30.0
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """What `condition` answers, once that is true."""
+    """Wait until `condition` is true, and return its value."""
     end = time.monotonic() + LIMIT_SECONDS
     while not (found := condition()):
-        assert time.monotonic() < end, "in vain"
+        assert time.monotonic() < end, "the condition was never true"
         time.sleep(0.002)
     return found
 
 
-class NoStore:
-    """A store that answers what the test wants, late or not at all."""
+class FakeStore:
+    """A store that answers as the test wants, late or not at all."""
 
     def __init__(self) -> None:
         self.broken: Exception | None = None
@@ -81,7 +81,7 @@ class FakeWorker:
         self.active: dict[Any, Any] = {}
         plain: dict[str, Any] = {"health_port": 0, "health_host": "127.0.0.1"}
         self.settings = Settings(**plain | settings)
-        self.store = store or NoStore()
+        self.store = store or FakeStore()
         self.last_contact = time.monotonic()
         self.told: list[tuple[str, float | None]] = []
         self.numbers: dict[str, float] = {}
@@ -98,7 +98,7 @@ class FakeWorker:
 
     @contextlib.contextmanager
     def blocked(self) -> Iterator[None]:
-        """Agent code that does not let go of the event loop."""
+        """Agent code that blocks the event loop."""
         inside, release = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -138,7 +138,7 @@ def ask(
     body: bytes | None = None,
     headers: dict[str, str] | None = None,
 ) -> Answer:
-    """Ask a server on this machine, from another of its addresses if `source` says so."""
+    """Send a request to a server on this machine, from its address `source` if that is given."""
     connection = http.client.HTTPConnection(
         "127.0.0.1",
         port,

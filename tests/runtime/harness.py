@@ -1,6 +1,6 @@
 """A laboratory for the SDK: real stores, real workers and a real client, in one process.
 
-A *replay* is made by suspending the run and waking it up; a *death* by telling a second worker
+A *replay* is made by suspending the run and waking it up; a *death* by reporting to a second worker
 that the first is gone, while the first is held inside its step or effect.
 """
 
@@ -21,13 +21,13 @@ from andon.store import open_store
 from andon.store.messages.rows import AskRow
 from andon.store.store import EffectRow
 
-# Generous: it is only reached by a test that fails.
+# Generous: only a failing test reaches it.
 LIMIT_SECONDS = 30.0
 WORKER_OPTIONS = ("queues", "promote", "promote_known")
 
 
 def agent(function: Callable[..., Any], **options: Any) -> Agent:
-    """An agent of the name `agent`: its successors with other code take the same one."""
+    """An agent named `agent`: its successors with other code have the same name."""
     return Agent(function, **{"name": "agent", **options})
 
 
@@ -65,7 +65,7 @@ class Lab:
             store.close()
 
     async def reach(self, run_id: str, *states: str) -> Run:
-        """The run once it is in one of the states."""
+        """Wait until the run is in one of the states."""
         run = await self.client.get(run_id)
         async with asyncio.timeout(LIMIT_SECONDS):
             while run.state not in states:
@@ -76,11 +76,11 @@ class Lab:
         return run
 
     async def end(self, run_id: str) -> Run:
-        """The run once it is finished or stranded."""
+        """Wait until the run is finished or stranded."""
         return await self.client.wait(run_id, timeout=LIMIT_SECONDS)
 
-    async def reach_over(self, run_id: str, state: str) -> Run:
-        """The run once it is in that state, whatever it was finished as before."""
+    async def reach_after_end(self, run_id: str, state: str) -> Run:
+        """Wait until the run is in that state, even if it has finished in another one before."""
         run = await self.client.get(run_id)
         async with asyncio.timeout(LIMIT_SECONDS):
             while run.state != state:
@@ -89,7 +89,7 @@ class Lab:
         return run
 
     async def reach_version(self, run_id: str, version: str) -> Run:
-        """The run once it is on that version and not on trial."""
+        """Wait until the run is on that version and not on trial."""
         async with asyncio.timeout(LIMIT_SECONDS):
             while (row := self.store.run(run_id)).version != version or row.trial is not None:
                 await asyncio.sleep(0.003)
@@ -107,11 +107,11 @@ class Lab:
         return await self.result(run_id)
 
     async def waits_for(self, run_id: str, what: str) -> None:
-        """Until the run is suspended over a wait of that kind or name."""
+        """Wait until the run is suspended over a wait of that kind or name."""
         await until(lambda: f'"{what}"' in (self.store.run(run_id).waits or ""))
 
     async def asked(self, run_id: str) -> AskRow:
-        """The open ask of a run that waits for nothing but its answer."""
+        """The open ask of a run that waits only for its answer."""
         await self.reach(run_id, "suspended")
         [ask] = self.store.asks(run_id)
         assert isinstance(ask, AskRow)
@@ -128,7 +128,7 @@ class Lab:
 
 
 async def until(condition: Callable[[], Any]) -> Any:
-    """What `condition` answers, once that is true."""
+    """Wait until `condition` is true, and return its value."""
     async with asyncio.timeout(LIMIT_SECONDS):
         while not (found := condition()):
             await asyncio.sleep(0.002)
@@ -152,7 +152,7 @@ def bury(survivor: Worker, lost: Worker, evidence: str = "dead:the test says so"
 
 
 class Held:
-    """A place inside user code at which an execution stops until it is let go.
+    """A place inside user code that stops an execution until the test releases it.
 
     Only the first one: the execution of the next worker passes.
     """
@@ -170,8 +170,8 @@ class Held:
 def by_thread(worker: Worker) -> None:
     """Let the writer's thread make every commit, by the store's `write`."""
 
-    def not_now(batch: Any) -> Any:
+    def refuse(batch: Any) -> Any:
         raise StoreUnavailable("the thread's to write")
 
     worker.store.send = lambda batch, **_: None
-    worker.store.write_at_once = not_now
+    worker.store.write_at_once = refuse

@@ -27,14 +27,14 @@ async def everything(ctx: andon.Context, **anything: Any) -> dict[str, Any]:
 
 async def test_a_run_is_started_by_agent_or_by_name(lab: Lab) -> None:
     one = agent(hello)
-    first = await lab.client.start(one, "a")  # nobody has registered it yet
+    first = await lab.client.start(one, "a")  # no worker has registered it yet
     async with lab.working(one):
         second = await lab.client.start("agent", name="b", times=2)
         assert await lab.result(first) == "hello a "
         assert await lab.result(second) == "hello b hello b "
 
 
-async def test_what_is_started_at_the_same_time_shares_a_commit(
+async def test_runs_that_are_started_at_the_same_time_share_a_commit(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, sizes, write = agent(hello), [], lab.client._store.write
@@ -51,7 +51,7 @@ async def test_what_is_started_at_the_same_time_shares_a_commit(
     assert isinstance(other, Conflict)  # of two inputs under one id the first counts
 
 
-async def test_a_name_is_looked_up_once_for_all_that_is_started_at_the_same_time(
+async def test_concurrent_starts_look_an_agent_name_up_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab.working(Agent(hello, name="agent", version="1")):
@@ -66,7 +66,7 @@ async def test_a_name_is_looked_up_once_for_all_that_is_started_at_the_same_time
     given_up = asyncio.ensure_future(lab.client.start("agent", "a"))
     starts = asyncio.gather(*(lab.client.start("agent", str(number)) for number in range(10)))
     await asyncio.sleep(0)
-    given_up.cancel()  # the others still want to know
+    given_up.cancel()  # the other starts still need the answer
     first = await starts
     assert asked == ["agent"]
     async with lab.working(Agent(hello, name="agent", version="2")):
@@ -134,7 +134,7 @@ async def test_an_argument_of_the_wrong_type_is_refused_with_its_name(local: Lab
         {"labels": {1: "a"}},
     ],
 )
-async def test_options_that_make_no_sense_are_refused(lab: Lab, options: dict[str, Any]) -> None:
+async def test_contradictory_options_are_refused(lab: Lab, options: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         await lab.client.start(agent(hello), **options)
     assert await lab.client.list() == []
@@ -209,7 +209,7 @@ async def test_runs_are_listed_by_pages_and_filters(lab: Lab) -> None:
         await lab.client.list(states=("done",))
 
 
-async def test_waiting_has_a_limit(lab: Lab) -> None:
+async def test_waiting_for_a_run_has_a_limit(lab: Lab) -> None:
     run = await lab.client.start(agent(hello))
     with pytest.raises(andon.Unresolved, match=r"within 0\.05 s"):
         await lab.client.wait(run, timeout=0.05)
@@ -217,7 +217,7 @@ async def test_waiting_has_a_limit(lab: Lab) -> None:
         await lab.client.wait("nobody", timeout=1)
 
 
-async def test_a_cancellation_that_comes_with_the_end_of_the_run_ends_the_wait(
+async def test_a_cancellation_that_coincides_with_the_end_of_the_run_ends_the_wait(
     local: Lab,
 ) -> None:
     async with local.working(agent(hello)):
@@ -233,13 +233,15 @@ async def test_a_cancellation_that_comes_with_the_end_of_the_run_ends_the_wait(
             assert done
 
 
-async def test_many_who_wait_have_one_ear(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each would be a connection for each, and a server has a hundred."""
-    ears: list[Any] = []
+async def test_concurrent_waits_share_one_listener(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener for each would be a connection for each, and a server has a hundred."""
+    listeners: list[Any] = []
     listen_on = lab.client._store.listen_on
 
     def counted(*given: Any) -> Any:
-        ears.append(given)
+        listeners.append(given)
         return listen_on(*given)
 
     monkeypatch.setattr(lab.client._store, "listen_on", counted)
@@ -249,10 +251,10 @@ async def test_many_who_wait_have_one_ear(lab: Lab, monkeypatch: pytest.MonkeyPa
     async with lab.working(agent(hello)):
         assert {run.state for run in await waiting} == {"succeeded"}
         assert (await lab.client.wait(await lab.client.start("agent"))).state == "succeeded"
-    assert len(ears) == 1
+    assert len(listeners) == 1
 
 
-async def test_a_ring_that_is_lost_is_waited_for_in_vain_only_for_a_moment(
+async def test_a_lost_notification_delays_a_wait_only_for_a_moment(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local.client._store, "listen_on", lambda *_: lambda: None)
@@ -263,7 +265,7 @@ async def test_a_ring_that_is_lost_is_waited_for_in_vain_only_for_a_moment(
         assert (await waiting).state == "succeeded"
 
 
-async def test_whoever_waits_hears_that_the_store_is_away_for_too_long_and_may_wait_again(
+async def test_a_wait_raises_if_the_store_is_away_for_too_long_and_may_be_repeated(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> Any:
@@ -280,7 +282,7 @@ async def test_whoever_waits_hears_that_the_store_is_away_for_too_long_and_may_w
         assert (await local.client.wait(run)).state == "succeeded"
 
 
-async def test_whoever_waits_hears_that_the_client_was_closed(local: Lab) -> None:
+async def test_closing_the_client_ends_its_waits_with_an_error(local: Lab) -> None:
     async with andon.Client(local.url) as client:
         run = await client.start(agent(hello))
         waiting = asyncio.ensure_future(client.wait(run))
@@ -322,7 +324,7 @@ async def test_an_agent_that_waits_for_a_run_has_no_branch_for_it(lab: Lab) -> N
     assert entry.place == ":0"
 
 
-async def test_a_run_is_found_by_the_beginning_of_its_id(lab: Lab) -> None:
+async def test_a_run_is_found_by_a_prefix_of_its_id(lab: Lab) -> None:
     one = agent(hello)
     await lab.client.start(one, id="abc-1")
     await lab.client.start(one, id="abd-1")
@@ -333,7 +335,7 @@ async def test_a_run_is_found_by_the_beginning_of_its_id(lab: Lab) -> None:
         await lab.client.get("")
 
 
-async def test_the_journal_is_the_whole_one(lab: Lab) -> None:
+async def test_the_client_reads_the_whole_journal(lab: Lab) -> None:
     async def steps(ctx: andon.Context) -> None:
         await asyncio.gather(*(ctx.step(int, n) for n in range(1100)))
 
@@ -363,7 +365,7 @@ async def test_a_stranded_run_is_resumed(lab: Lab) -> None:
         assert await lab.result(run) == "right"
 
 
-def test_the_sync_client_is_the_same_client(sqlite_url: str) -> None:
+def test_the_sync_client_has_the_same_methods(sqlite_url: str) -> None:
     one = agent(hello)
     with andon.Client.sync(sqlite_url) as client:
         run = client.start(one, "a", id="r")
@@ -378,7 +380,7 @@ def test_the_sync_client_is_the_same_client(sqlite_url: str) -> None:
         assert [entry.kind for entry in client.journal("r")] == ["start", "end"]
 
 
-def test_a_sync_client_of_a_store_that_cannot_be_opened(tmp_path: Any) -> None:
+def test_a_sync_client_of_a_store_that_cannot_be_opened_raises(tmp_path: Any) -> None:
     with (
         pytest.raises(andon.AndonError, match="folder"),
         andon.Client.sync(f"sqlite:///{tmp_path}"),
@@ -386,7 +388,7 @@ def test_a_sync_client_of_a_store_that_cannot_be_opened(tmp_path: Any) -> None:
         pass
 
 
-def test_a_store_that_is_given_is_the_one_that_is_used(sqlite_url: str) -> None:
+def test_a_given_store_wins_over_the_configured_one(sqlite_url: str) -> None:
     client = Client(sqlite_url, settings=Settings(concurrency=3))
     assert client.settings.store == sqlite_url
     assert client.settings.concurrency == 3

@@ -83,18 +83,18 @@ async def test_a_child_is_executed_with_its_parent(lab: Lab) -> None:
     assert await lab.client.run(parent) == Total(30)
 
 
-async def test_many_runs_at_once(lab: Lab) -> None:
+async def test_many_runs_execute_at_once(lab: Lab) -> None:
     found = await asyncio.gather(*(lab.client.run(adding, [n]) for n in range(25)))
     assert found == [Total(n) for n in range(25)]
 
 
-async def test_what_the_program_did_not_ask_for_it_does_not_execute(lab: Lab) -> None:
+async def test_the_program_executes_only_the_runs_it_asked_for(lab: Lab) -> None:
     other = await lab.client.start(adding, [7])
     assert await lab.client.run(adding, [8]) == Total(8)
     assert lab.store.run(other).state == "queued"
 
 
-async def test_one_who_stops_waiting_does_not_take_the_run_from_another(lab: Lab) -> None:
+async def test_a_caller_that_stops_waiting_does_not_take_the_run_from_another_one(lab: Lab) -> None:
     held = Held()
 
     @andon.agent
@@ -113,7 +113,7 @@ async def test_one_who_stops_waiting_does_not_take_the_run_from_another(lab: Lab
     assert await second == "said"
 
 
-async def test_two_programs_ask_for_the_same_run(lab: Lab) -> None:
+async def test_two_programs_that_ask_for_the_same_run_share_it(lab: Lab) -> None:
     async with Client(settings=Settings(store=lab.url)) as other:
         found = await asyncio.gather(
             *(client.run(adding, [1, 2], id="sum") for client in (lab.client, other))
@@ -141,7 +141,7 @@ if __name__ == "__main__":
 """
 
 
-async def test_a_program_that_died_goes_on_when_it_is_started_again(
+async def test_a_program_that_died_continues_its_run_when_it_is_started_again(
     lab: Lab, tmp_path: Path
 ) -> None:
     program, notes = tmp_path / "program.py", tmp_path / "notes"
@@ -165,11 +165,11 @@ async def test_a_program_that_died_goes_on_when_it_is_started_again(
     assert lab.store.run("w").state in ("running", "queued")
     assert await start() == (0, "written")
     assert await start() == (0, "written")
-    # The step that was cut off was not finished, so it is the one that is done again.
+    # The step that was cut off was not finished, so it is the one that is executed again.
     assert notes.read_text().split() == ["first", "second", "second"]
 
 
-async def test_leaving_the_program_gives_its_run_back(lab: Lab) -> None:
+async def test_leaving_the_program_returns_its_run(lab: Lab) -> None:
     held = Held()
 
     @andon.agent

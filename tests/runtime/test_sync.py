@@ -1,4 +1,4 @@
-"""Plain agents: the same context through a portal, from the agent's thread and from others."""
+"""Sync agents: the same context through a portal, from the agent's thread and from others."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.errors import BadInput
@@ -17,7 +17,7 @@ def double(ctx: Any, n: int) -> int:
     return 2 * int(ctx.step(int, n))
 
 
-async def test_a_plain_agent_has_everything_that_an_async_one_has(lab: Lab) -> None:
+async def test_a_sync_agent_has_everything_that_an_async_one_has(lab: Lab) -> None:
     calls: list[str] = []
 
     def pay(amount: int, *, key: str) -> str:
@@ -88,7 +88,7 @@ async def test_a_plain_agent_has_everything_that_an_async_one_has(lab: Lab) -> N
     }
 
 
-async def test_a_plain_agent_holds_no_thread_while_it_waits(local: Lab) -> None:
+async def test_a_sync_agent_holds_no_thread_while_it_waits(local: Lab) -> None:
     def body(ctx: Any) -> str:
         return str(ctx.event("go"))
 
@@ -101,7 +101,7 @@ async def test_a_plain_agent_holds_no_thread_while_it_waits(local: Lab) -> None:
         assert await local.result(run) == "x"
 
 
-async def test_a_plain_agent_fails_is_retried_and_diverges_like_others(lab: Lab) -> None:
+async def test_a_sync_agent_is_retried_and_diverges_like_others(lab: Lab) -> None:
     calls: list[int] = []
 
     def shaky() -> str:
@@ -128,7 +128,7 @@ async def test_a_plain_agent_fails_is_retried_and_diverges_like_others(lab: Lab)
     assert len(calls) == 2
 
 
-async def test_steps_from_further_threads_need_a_key(lab: Lab) -> None:
+async def test_steps_from_additional_threads_need_a_key(lab: Lab) -> None:
     calls: list[int] = []
 
     def square(n: int) -> int:
@@ -143,7 +143,7 @@ async def test_steps_from_further_threads_need_a_key(lab: Lab) -> None:
                     pool.submit(call).result()
                 except andon.Refused as error:
                     found.append("key" in str(error))
-            # What takes no place in the journal may be asked anywhere.
+            # Operations without a place in the journal may be called from any thread.
             found.append(pool.submit(lambda: ctx.run_id).result())
             pool.submit(ctx.log, "from a thread").result()
         ctx.event("go")
@@ -155,7 +155,7 @@ async def test_steps_from_further_threads_need_a_key(lab: Lab) -> None:
     assert sorted(calls) == list(range(8))
 
 
-async def test_a_step_of_a_further_thread_is_finished_before_the_run(local: Lab) -> None:
+async def test_a_step_of_an_additional_thread_is_finished_before_the_run(local: Lab) -> None:
     begun, go, ended = threading.Event(), threading.Event(), []
 
     def slow() -> None:
@@ -178,7 +178,7 @@ async def test_a_step_of_a_further_thread_is_finished_before_the_run(local: Lab)
     assert ended == [1]
 
 
-async def test_a_plain_agent_that_lost_its_worker_goes_on_elsewhere(lab: Lab) -> None:
+async def test_a_sync_agent_that_lost_its_worker_continues_on_another_one(lab: Lab) -> None:
     held, calls = Held(), []
 
     async def work() -> str:
@@ -195,14 +195,14 @@ async def test_a_plain_agent_that_lost_its_worker_goes_on_elsewhere(lab: Lab) ->
         run = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == "worked"
         held.release.set()
         await until(lambda: not lost.attempts)
     assert calls == ["before", "work", "work"]
 
 
-async def test_an_effect_of_a_plain_agent_is_cut_off_with_its_worker(lab: Lab) -> None:
+async def test_an_effect_of_a_sync_agent_is_cut_off_with_its_worker(lab: Lab) -> None:
     """When the grace is over the effect is cancelled and left in doubt, not left running."""
     held, done = Held(), []
 
@@ -253,7 +253,7 @@ def find() -> str:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_code_finds_its_run_without_being_handed_it(lab: Lab, plain: bool) -> None:
+async def test_code_finds_its_run_without_a_context_argument(lab: Lab, plain: bool) -> None:
     async def inner(ctx: Any) -> Any:
         in_task = asyncio.create_task(asyncio.to_thread(find))
         return [find(), await in_task, await ctx.step(find)]
@@ -268,7 +268,7 @@ async def test_code_finds_its_run_without_being_handed_it(lab: Lab, plain: bool)
     assert andon.current() is None
 
 
-async def test_a_thread_of_an_async_agent_steps_by_key(lab: Lab) -> None:
+async def test_a_thread_of_an_async_agent_executes_steps_by_key(lab: Lab) -> None:
     done: list[str] = []
 
     def in_thread() -> Any:

@@ -1,4 +1,4 @@
-"""What a run's code has left on its event loop ends before anybody says that nothing executes."""
+"""Callbacks that a run's code left on the event loop end before a stop of the run is proved."""
 
 import asyncio
 import contextvars
@@ -68,7 +68,7 @@ async def test_callbacks_of_a_step_end_before_a_pause_is_proved(lab: Lab, way: s
         assert acted == len(acts) > 0
 
 
-async def test_a_run_whose_step_has_left_a_timer_is_not_taken_for_one_that_nobody_executes(
+async def test_a_run_whose_step_left_a_timer_counts_as_executing(
     lab: Lab,
 ) -> None:
     timers: list[asyncio.TimerHandle] = []
@@ -89,11 +89,11 @@ async def test_a_run_whose_step_has_left_a_timer_is_not_taken_for_one_that_nobod
         assert timers[1].cancelled()
 
 
-# ── without an owner ──────────────────────────────────────────────────────────────────────────
+# ── callbacks without an owner ────────────────────────────────────────────────────────────────
 
 
-def of_nobody(way: str, act: Act) -> None:
-    """As `way`, and its context does not say whose it is."""
+def without_owner(way: str, act: Act) -> None:
+    """Schedule `act` in this way, with a context that names no owner."""
     loop = asyncio.get_running_loop()
 
     async def for_ever() -> None:
@@ -117,7 +117,7 @@ kept: list[Any] = []
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("way", ["context", "thread", "task"])
-def test_what_says_of_nobody_belongs_to_a_run_that_was_alone_and_is_named_otherwise(
+def test_a_callback_without_owner_belongs_to_the_only_run_and_is_reported_otherwise(
     way: str, alone: bool
 ) -> None:
     acts: list[str] = []
@@ -129,7 +129,7 @@ def test_what_says_of_nobody_belongs_to_a_run_that_was_alone_and_is_named_otherw
         assert callbacks.end(loop, tasks, own=False, alone=alone) == [], "of the program around it"
         [found] = callbacks.end(loop, tasks, own=True, alone=alone)
         assert found.startswith("task " if way == "task" else "callback by_")
-        await asyncio.sleep(0)  # a task hears of it
+        await asyncio.sleep(0)  # a task gets its cancellation
         acted = len(acts)
         await turn()
         assert (len(acts) == acted) is alone
@@ -138,7 +138,7 @@ def test_what_says_of_nobody_belongs_to_a_run_that_was_alone_and_is_named_otherw
     asyncio.run(main())
 
 
-def test_callbacks_of_another_run_go_on() -> None:
+def test_callbacks_of_another_run_continue() -> None:
     acts: list[str] = []
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_callbacks_of_another_run_go_on() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_timer_of_signals_is_disarmed_or_named(alone: bool) -> None:
+def test_a_timer_of_signals_is_disarmed_or_reported(alone: bool) -> None:
     async def main() -> None:
         loop, tasks = asyncio.get_running_loop(), branch.Tasks()
         found = callbacks.end(loop, tasks, own=True, alone=alone)

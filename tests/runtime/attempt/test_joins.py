@@ -1,4 +1,4 @@
-"""Code that waits for its own branches in ways of its own: it is seen where that is certain."""
+"""Code that joins its branches by its own means: a join is recognised where that is certain."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def test_a_run_that_joins_its_branches_inside_a_generator_is_suspended(loc
 async def test_an_event_is_waited_for_in_memory_unless_a_framework_sets_it(
     local: Lab, monkeypatch: pytest.MonkeyPatch, known: bool, apart: bool
 ) -> None:
-    """Nobody but a framework is known to set an event of its own in the same run."""
+    """Only frameworks are known to set events of their own in the same run."""
     monkeypatch.setattr(branch, "frameworks", {__name__.partition(".")[0]} if known else set())
     waiting = asyncio.Event()
 

@@ -62,7 +62,7 @@ async def with_wait(ctx: andon.Context, slow: Callable[..., Any]) -> Any:
 
 
 async def with_first_completed(ctx: andon.Context, slow: Callable[..., Any]) -> Any:
-    """What is done next depends on which branch was first."""
+    """The next operation depends on the branch that was first."""
     left = {asyncio.create_task(ctx.step(slow, n)) for n in range(4)}
     order: list[Any] = []
     while left:
@@ -74,7 +74,7 @@ async def with_first_completed(ctx: andon.Context, slow: Callable[..., Any]) -> 
 
 async def with_as_completed(ctx: andon.Context, slow: Callable[..., Any]) -> Any:
     order = []
-    # Tasks, not coroutines: of those asyncio makes its tasks in no order at all.
+    # Tasks, not coroutines: as_completed wraps coroutines into tasks in no defined order.
     tasks = [asyncio.create_task(ctx.step(slow, n)) for n in range(4)]
     for first in asyncio.as_completed(tasks):
         order.append(await ctx.step(str, await first, name="use"))
@@ -82,7 +82,7 @@ async def with_as_completed(ctx: andon.Context, slow: Callable[..., Any]) -> Any
 
 
 async def with_a_pool(ctx: andon.Context, slow: Callable[..., Any]) -> Any:
-    """Which branch takes which item depends on how long the earlier ones took."""
+    """The item that a branch takes depends on the durations of the earlier ones."""
     items: asyncio.Queue[int] = asyncio.Queue()
     for n in range(6):
         items.put_nowait(n % 4)
@@ -128,8 +128,10 @@ async def test_branches_replay_with_the_same_values(local: Lab, shape: Shape) ->
     await replay(local, shape)
 
 
-async def test_branches_whose_results_were_committed_together(lab: Lab) -> None:
-    """At first the code gets them one at a time too, or a replay could not do the same."""
+async def test_branches_whose_results_were_committed_together_replay_in_the_same_order(
+    lab: Lab,
+) -> None:
+    """The first execution gets them one at a time too, or a replay could not do the same."""
     go, over = asyncio.Event(), asyncio.Event()
     seen: list[list[int]] = []
 
@@ -172,7 +174,7 @@ async def replay(lab: Lab, shape: Shape) -> None:
     async def slow(n: int) -> str:
         calls.append(n)
         await asyncio.sleep((4 - n) * 0.01)  # the last one is the first to finish
-        return f"{n}.{len(calls)}"  # and no two executions answer the same
+        return f"{n}.{len(calls)}"  # and no two executions return the same
 
     async def body(ctx: andon.Context) -> Any:
         seen.append(await shape(ctx, slow))
@@ -214,7 +216,7 @@ async def test_a_branch_that_fails_in_gather_leaves_the_others_their_results(loc
 
 
 async def test_a_failure_in_gather_fails_the_run_after_the_other_branches(local: Lab) -> None:
-    """No run is reported finished while a step of it is executing."""
+    """No run is reported as finished while a step of it is executing."""
     ended: list[str] = []
 
     async def good() -> None:
@@ -235,7 +237,7 @@ async def test_a_failure_in_gather_fails_the_run_after_the_other_branches(local:
     assert states == {"good": "done", "bad": "failed"}
 
 
-async def test_a_task_that_nobody_awaits_is_finished_before_the_run(local: Lab) -> None:
+async def test_a_task_that_is_never_awaited_finishes_before_the_run(local: Lab) -> None:
     ended: list[str] = []
 
     async def background() -> None:
@@ -279,7 +281,7 @@ async def test_code_that_outlives_its_run_executes_nothing(local: Lab) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-async def test_siblings_that_a_failure_cancelled_are_tried_again_with_it(
+async def test_siblings_that_a_failure_cancelled_are_retried_with_it(
     lab: Lab, retries: int
 ) -> None:
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Divergence: code and journal disagree. The run is stranded, shown, and nothing is executed."""
+"""Divergence: code and journal disagree. The run is stranded and shown; nothing is executed."""
 
 import asyncio
 from collections.abc import Callable
@@ -73,7 +73,7 @@ async def with_an_early_return(ctx: andon.Context) -> None:
 
 
 async def with_a_caught_stop(ctx: andon.Context) -> None:
-    """Catching what unwinds the code does not make it the run's owner again."""
+    """Code that catches the stop does not become the run's owner again."""
     try:
         await ctx.step(first, 11)
     except BaseException:  # noqa: BLE001
@@ -103,7 +103,7 @@ def _nothing_executed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("changed", CHANGED, ids=lambda one: one.__name__)
-async def test_changed_code_is_stranded_and_executes_nothing(
+async def test_changed_code_strands_its_run_and_executes_nothing(
     local: Lab, changed: Callable[..., Any]
 ) -> None:
     async with local.working(agent(original)):
@@ -153,7 +153,7 @@ async def test_a_divergence_in_one_branch_stops_them_all(local: Lab) -> None:
 
         tasks = [asyncio.create_task(one) for one in (ctx.step(first, 1), forgotten())]
         del tasks[0]
-        await asyncio.Event().wait()  # nobody looks after the branches
+        await asyncio.Event().wait()  # the code does not await the branches
 
     async with local.working(agent(parallel)):
         run = await local.client.start("agent")
@@ -164,7 +164,7 @@ async def test_a_divergence_in_one_branch_stops_them_all(local: Lab) -> None:
     assert sorted(executed) == ["first 1", "second 2"]
 
 
-async def test_code_that_has_lost_a_branch_does_not_wait_for_its_answers(local: Lab) -> None:
+async def test_code_that_dropped_a_branch_does_not_wait_for_its_answers(local: Lab) -> None:
     async def two(ctx: andon.Context) -> None:
         await asyncio.gather(ctx.step(first, 1), ctx.step(second, 2))
         await ctx.event("go")
@@ -182,7 +182,7 @@ async def test_code_that_has_lost_a_branch_does_not_wait_for_its_answers(local: 
     assert sorted(executed) == ["first 1", "second 2", "third 3"]
 
 
-async def test_code_that_is_only_longer_goes_on(lab: Lab) -> None:
+async def test_code_with_additional_operations_at_its_end_continues(lab: Lab) -> None:
     async def longer(ctx: andon.Context) -> str:
         await original(ctx)
         return str(await ctx.step(third, 3))
@@ -196,9 +196,7 @@ async def test_code_that_is_only_longer_goes_on(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sleep", "effect", "child", "unknown child"])
-async def test_a_refusal_that_is_caught_leads_to_the_same_steps_on_replay(
-    local: Lab, kind: str
-) -> None:
+async def test_a_caught_refusal_leads_to_the_same_steps_on_replay(local: Lab, kind: str) -> None:
     async def child(ctx: andon.Context) -> None: ...
 
     other = andon.agent(child)

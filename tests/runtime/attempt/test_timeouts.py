@@ -72,10 +72,10 @@ async def test_a_timeout_around_a_wait_ends_it_in_time(local: Lab, limit: Limit)
         assert await local.replayed(run) == "nothing came"
 
 
-async def test_a_wait_that_is_cancelled_while_its_end_is_written_loses_no_message(
+async def test_a_cancelled_wait_whose_end_is_being_written_loses_no_message(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On replay it is cancelled again, and whoever waits next gets what came."""
+    """On replay it is cancelled again, and the next wait gets the message."""
     limits: list[asyncio.Timeout] = []
     cuts: list[str] = []
     write = Journal._write
@@ -125,7 +125,7 @@ async def within_anyio(seconds: float | None, awaitable: Any) -> None:
 async def test_a_slow_replay_is_not_cut_off_where_the_code_was_in_time(
     local: Lab, within: Callable[[float | None, Any], Any], cut: bool
 ) -> None:
-    """Its timer goes off while the recorded answer waits for its turn: what follows is cut off."""
+    """Its timer fires while the recorded answer waits for its turn: only later code is cut off."""
     replays: list[bool] = []
     beaten = asyncio.Event()
 
@@ -165,7 +165,7 @@ async def test_a_slow_replay_is_not_cut_off_where_the_code_was_in_time(
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_race_between_a_step_and_a_sleep_ends_as_it_did_at_first(
+async def test_a_race_between_a_step_and_a_sleep_ends_on_replay_as_it_did_at_first(
     lab: Lab, late: bool
 ) -> None:
     async def work() -> str:
@@ -215,7 +215,7 @@ async def test_a_steps_own_timeout_fails_it_as_a_timeout(local: Lab) -> None:
 
 
 async def test_a_step_that_cancels_itself_has_failed(local: Lab) -> None:
-    """Nobody will cancel it again on replay, so it must not wait for that."""
+    """On replay no code will cancel it again, so it must not wait for that."""
 
     async def odd() -> None:
         raise asyncio.CancelledError
@@ -233,7 +233,9 @@ async def test_a_step_that_cancels_itself_has_failed(local: Lab) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-async def test_what_the_code_gave_up_asking_about_is_asked_anew(lab: Lab, snapshot: bool) -> None:
+async def test_an_effect_whose_question_the_code_gave_up_is_asked_about_again(
+    lab: Lab, snapshot: bool
+) -> None:
     calls: list[str] = []
 
     async def order() -> str:
@@ -260,10 +262,10 @@ async def test_what_the_code_gave_up_asking_about_is_asked_anew(lab: Lab, snapsh
     assert lab.effects(run) == {"order": "confirmed"}
 
 
-async def test_a_run_whose_thread_outlives_its_limit_is_not_suspended_before_that_ends(
+async def test_a_run_whose_thread_outlives_its_timeout_is_not_suspended_before_the_thread_ends(
     lab: Lab,
 ) -> None:
-    """A stop of a suspended run is proved at once, and this one may still act."""
+    """A stop of a suspended run is proved at once, and this run may still act."""
     ends = threading.Event()
 
     def order() -> None:

@@ -1,4 +1,4 @@
-"""Tracebacks of an agent's errors: kept without values, bounded, and found in every place."""
+"""Tracebacks of an agent's errors: stored without values, bounded, and shown in every place."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ def by_kind(found: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("function", "apart"), [(fails, False), (fails, True), (fails_async, False)]
 )
-async def test_a_failed_step_is_kept_with_its_traceback(
+async def test_a_failed_step_is_stored_with_its_traceback(
     lab: Lab, caplog: pytest.LogCaptureFixture, function: Any, apart: bool
 ) -> None:
     async def body(ctx: andon.Context) -> None:
@@ -89,10 +89,10 @@ async def test_a_failed_step_is_kept_with_its_traceback(
     lines = [line["text"] for line in runs.lines(lab.store, run.id)]
     assert [f"run {run.id}: {line}" for line in lines] == printed
     assert_tells(lines[1])
-    assert "KeyError" not in lines[2]  # the step has told it
+    assert "KeyError" not in lines[2]  # the step has shown it
 
 
-async def test_an_effect_an_undo_and_a_probe_tell_where_they_failed(lab: Lab) -> None:
+async def test_the_errors_of_an_effect_an_undo_and_a_probe_have_tracebacks(lab: Lab) -> None:
     def undo(result: Any, password: str) -> None:
         raise OSError("no undo")
 
@@ -121,7 +121,7 @@ async def test_an_effect_an_undo_and_a_probe_tell_where_they_failed(lab: Lab) ->
     assert 'raise OSError("no undo")' in next(text for text in told if "the undo of effect" in text)
 
 
-async def test_an_effect_that_failed_for_good_is_told_once(lab: Lab) -> None:
+async def test_the_traceback_of_an_effect_that_failed_for_good_is_stored_once(lab: Lab) -> None:
     @andon.effect_of(kind="idempotent")
     async def pay() -> None:
         fails(PASSWORD)
@@ -137,7 +137,7 @@ async def test_an_effect_that_failed_for_good_is_told_once(lab: Lab) -> None:
         assert_tells(one["traceback"])
 
 
-async def test_a_plain_agent_in_a_thread_tells_its_own_lines_only(local: Lab) -> None:
+async def test_the_traceback_of_a_sync_agent_has_only_the_agents_own_frames(local: Lab) -> None:
     def body(ctx: Any) -> None:
         ctx.step(fails, PASSWORD)
 
@@ -150,7 +150,7 @@ async def test_a_plain_agent_in_a_thread_tells_its_own_lines_only(local: Lab) ->
     assert "asyncio" not in text
 
 
-async def test_a_step_that_failed_before_a_replay_is_not_forgotten(lab: Lab) -> None:
+async def test_the_traceback_of_a_step_that_failed_before_a_replay_is_kept(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         failed = None
         try:
@@ -171,7 +171,7 @@ async def test_a_step_that_failed_before_a_replay_is_not_forgotten(lab: Lab) -> 
     assert_tells(ended.error["traceback"])
 
 
-async def test_a_child_and_a_retried_agent_tell_it_too(lab: Lab) -> None:
+async def test_a_child_and_a_retried_agent_have_tracebacks_too(lab: Lab) -> None:
     async def inner(ctx: andon.Context) -> None:
         fails(PASSWORD)
 
@@ -219,10 +219,10 @@ async def test_a_setting_keeps_tracebacks_out_of_the_store(
     assert all(record.levelno >= logging.WARNING for record in caplog.records)
 
 
-# ── what it looks like ────────────────────────────────────────────────────────────────────────
+# ── the text of a traceback ───────────────────────────────────────────────────────────────────
 
 
-def test_all_parts_of_a_group_are_told() -> None:
+def test_all_parts_of_an_exception_group_are_shown() -> None:
     def group() -> None:
         errors = [raised(fails, "x") for _ in range(3)]
         raise ExceptionGroup("several", [ValueError("plain"), ExceptionGroup("inner", errors)])
@@ -233,7 +233,7 @@ def test_all_parts_of_a_group_are_told() -> None:
     assert "  ExceptionGroup: inner (3 sub-exceptions)" in text
 
 
-def test_a_recursion_is_told_once() -> None:
+def test_the_repeated_frames_of_a_recursion_are_shown_once() -> None:
     def again(number: int) -> int:
         return again(number + 1)
 
@@ -243,7 +243,7 @@ def test_a_recursion_is_told_once() -> None:
     assert len(text) < 1000
 
 
-def test_an_error_of_any_size_stays_within_the_limit() -> None:
+def test_the_traceback_of_an_error_of_any_size_stays_within_the_limit() -> None:
     source = "def f0(): raise ValueError('m' * 100_000 + 'end')\n"
     source += "".join(f"def f{n}(): f{n - 1}()\n" for n in range(1, 200))
     names: dict[str, Any] = {}
@@ -261,7 +261,7 @@ def test_an_error_of_any_size_stays_within_the_limit() -> None:
     assert "... 171 more frames ..." in single
 
 
-def test_hostile_errors_are_told_all_the_same() -> None:
+def test_the_tracebacks_of_hostile_errors_are_shown() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")

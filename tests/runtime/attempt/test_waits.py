@@ -1,4 +1,4 @@
-"""Waits: for a time, an event or a person; nothing is held meanwhile."""
+"""Waits for a time, an event or a person; a waiting run holds no resources."""
 
 import asyncio
 import gc
@@ -69,10 +69,10 @@ async def test_a_sleep_of_no_length_is_refused(local: Lab, seconds: Any) -> None
     assert found == ("slept" if seconds == "1" else "BadInput")
 
 
-async def test_a_wait_of_days_beside_a_branch_that_works(
+async def test_a_wait_of_days_beside_a_busy_branch_does_not_end_early(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Timers are set by the day; one that goes off early is not the end of the wait."""
+    """Timers are limited to a day; one that fires early does not end the wait."""
     monkeypatch.setattr("andon.runtime.attempt.waits.DAY_SECONDS", 0.01)
     go = asyncio.Event()
 
@@ -101,7 +101,7 @@ async def two_events(ctx: andon.Context) -> list[Any]:
 async def test_events_are_taken_in_the_order_in_which_they_were_sent(lab: Lab) -> None:
     one = agent(two_events)
     run = await lab.client.start(one)
-    await lab.client.send(run, "word", "before")  # nobody waits for it yet
+    await lab.client.send(run, "word", "before")  # no code waits for it yet
     async with lab.working(one):
         await lab.reach(run, "suspended")
         await lab.client.send(run, "other", "not for it")
@@ -140,7 +140,7 @@ async def test_an_event_that_does_not_come_is_unresolved_now_and_on_replay(lab: 
     assert all("never" in text for text in seen)
 
 
-async def test_an_event_that_comes_while_the_run_goes_to_sleep_is_not_lost(lab: Lab) -> None:
+async def test_an_event_that_comes_while_the_run_is_being_suspended_is_not_lost(lab: Lab) -> None:
     async def body(ctx: andon.Context, count: int) -> int:
         return sum([await ctx.event("n") for _ in range(count)])
 
@@ -152,8 +152,8 @@ async def test_an_event_that_comes_while_the_run_goes_to_sleep_is_not_lost(lab: 
         assert await lab.result(run) == sum(range(30))
 
 
-async def test_one_event_is_never_two(local: Lab) -> None:
-    """Messages are read while their use is being committed; they must not be used again."""
+async def test_one_event_is_never_taken_twice(local: Lab) -> None:
+    """Messages are read while an earlier take of them is being committed."""
     go = asyncio.Event()
 
     async def body(ctx: andon.Context) -> list[Any]:
@@ -188,7 +188,7 @@ async def test_one_event_is_never_two(local: Lab) -> None:
         assert await local.result(run) == [1, 2]
 
 
-async def test_an_event_for_a_wait_that_was_given_up_stays_for_the_next(local: Lab) -> None:
+async def test_an_event_for_an_abandoned_wait_stays_for_the_next_one(local: Lab) -> None:
     async def body(ctx: andon.Context) -> Any:
         waiting = asyncio.create_task(ctx.event("word"))
         await asyncio.sleep(0.02)
@@ -234,7 +234,7 @@ async def asking(ctx: andon.Context) -> list[Any]:
         ("respond", "Ask again on Monday", "Ask again on Monday", False),
     ],
 )
-async def test_a_person_answers(
+async def test_a_person_answers_an_ask(
     lab: Lab, decision: str, given: Any, value: Any, approved: bool
 ) -> None:
     async with lab.working(agent(asking)):
@@ -251,7 +251,7 @@ async def test_a_person_answers(
     ("decision", "given"),
     [("approve", 5), ("reject", "no"), ("edit", None), ("respond", None), ("happened", None)],
 )
-async def test_a_wrong_answer_is_refused_and_the_ask_stays_open(
+async def test_an_invalid_answer_is_refused_and_the_ask_stays_open(
     local: Lab, decision: str, given: Any
 ) -> None:
     async with local.working(agent(asking)):
@@ -270,7 +270,7 @@ async def test_an_ask_is_answered_once(lab: Lab) -> None:
     await lab.client.answer(run, "approve", by="first")
     with pytest.raises(NotFound, match="no open ask"):
         await lab.client.answer(run, "reject", by="second")
-    # Two people at the same instant: the store decides, not the look before the answer.
+    # Two people at the same instant: the store decides, not the check before the answer.
     lab.store.asks = lambda *_, **__: [ask]
     with pytest.raises(Conflict, match="answered or has expired"):
         requests.answer(lab.store, run, "reject", by="third")
@@ -297,7 +297,7 @@ async def test_an_ask_that_expires_is_unresolved_and_closed(lab: Lab) -> None:
         assert await lab.replayed(run) == "nobody"
 
 
-async def test_two_asks_at_once_are_told_apart(lab: Lab) -> None:
+async def test_two_open_asks_are_answered_by_their_ids(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> list[Any]:
         both = await asyncio.gather(ctx.ask("One?", 1), ctx.ask("Two?", 2, key="two"))
         return [answer.value for answer in both]
@@ -313,7 +313,7 @@ async def test_two_asks_at_once_are_told_apart(lab: Lab) -> None:
         assert await lab.result(run) == [1, 20]
 
 
-async def test_the_same_key_at_once_is_one_ask_and_one_child(lab: Lab) -> None:
+async def test_concurrent_uses_of_one_key_are_one_ask_and_one_child(lab: Lab) -> None:
     @andon.agent
     async def child(ctx: andon.Context) -> Any:
         return await ctx.event("word")
@@ -352,7 +352,7 @@ async def test_an_ask_with_a_key_may_be_put_again_after_a_snapshot(lab: Lab) -> 
         assert await lab.result(run) == ["a", "b"]
 
 
-async def test_an_answer_that_comes_while_the_other_branch_works(lab: Lab) -> None:
+async def test_an_answer_that_comes_while_another_branch_works_is_taken_at_once(lab: Lab) -> None:
     calls: list[int] = []
     go = asyncio.Event()
 
@@ -381,7 +381,7 @@ async def test_an_answer_that_comes_while_the_other_branch_works(lab: Lab) -> No
     assert [row.ending for row in lab.store.attempts(run)] == ["succeeded"]
 
 
-async def test_a_question_that_no_database_keeps_is_refused(local: Lab) -> None:
+async def test_a_question_that_no_database_can_store_is_refused(local: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         for text in ("nul\0", "\udcff"):
             try:
@@ -395,7 +395,7 @@ async def test_a_question_that_no_database_keeps_is_refused(local: Lab) -> None:
         assert await local.result(await local.client.start("agent")) == "goes on"
 
 
-# ── nothing is held ───────────────────────────────────────────────────────────────────────────────
+# ── no resources held ─────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_run_that_only_joins_waiting_branches_is_suspended(local: Lab) -> None:
@@ -410,7 +410,7 @@ async def test_a_run_that_only_joins_waiting_branches_is_suspended(local: Lab) -
 
     async def late(ctx: andon.Context) -> None:
         task = asyncio.create_task(ctx.event("a"))
-        await asyncio.sleep(0.05)  # nothing of andon's happens after this
+        await asyncio.sleep(0.05)  # no operation of andon follows this
         await task
 
     agents = [andon.agent(one) for one in (first_of, in_a_group, late)]

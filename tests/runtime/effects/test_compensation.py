@@ -1,11 +1,11 @@
-"""What a run did is undone, the last first, if the run goes no further."""
+"""A run that goes no further has its effects undone, the last one first."""
 
 import asyncio
 import threading
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.core.queue import Retry
@@ -47,7 +47,7 @@ async def pay_for_a_while(what: str) -> str:
 UNDONE = ["undo b paid-b B", "undo a paid-a A"]
 
 
-async def test_a_run_that_fails_undoes_what_it_did_the_last_first(lab: Lab) -> None:
+async def test_a_run_that_fails_undoes_its_effects_the_last_first(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.effect(pay, "a", key="A")
         await ctx.effect(pay, "b", key="B")
@@ -71,7 +71,7 @@ async def test_a_run_that_fails_with_nothing_to_undo_just_fails(local: Lab) -> N
     assert kinds == ["start", "end"]
 
 
-async def test_a_run_that_may_try_again_undoes_nothing_until_its_tries_ran_out(local: Lab) -> None:
+async def test_a_run_that_may_retry_undoes_nothing_until_its_retries_ran_out(local: Lab) -> None:
     tries: list[int] = []
 
     async def body(ctx: andon.Context) -> None:
@@ -86,7 +86,9 @@ async def test_a_run_that_may_try_again_undoes_nothing_until_its_tries_ran_out(l
     assert world == ["pay a", "undo a paid-a A"]
 
 
-async def test_a_result_that_cannot_be_stored_is_a_failure_too(local: Lab) -> None:
+async def test_a_result_that_cannot_be_stored_fails_the_run_and_undoes_its_effects(
+    local: Lab,
+) -> None:
     async def body(ctx: andon.Context) -> object:
         await ctx.effect(pay, "a", key="A")
         return object()
@@ -119,7 +121,9 @@ async def test_an_undo_without_a_name_is_found_by_rehearsing_the_code(lab: Lab) 
     assert not held.is_set()
 
 
-async def test_what_an_earlier_attempt_did_is_undone_if_the_code_fails_before_it(lab: Lab) -> None:
+async def test_effects_of_an_earlier_attempt_are_undone_if_the_code_fails_before_them(
+    lab: Lab,
+) -> None:
     tries: list[int] = []
 
     async def body(ctx: andon.Context) -> None:
@@ -135,7 +139,7 @@ async def test_what_an_earlier_attempt_did_is_undone_if_the_code_fails_before_it
     assert world == ["pay a", "undo a paid-a A"]
 
 
-async def test_a_run_that_ends_before_it_hears_that_it_is_to_be_undone_is_undone(lab: Lab) -> None:
+async def test_a_run_that_ends_before_it_learns_of_its_compensation_is_undone(lab: Lab) -> None:
     going, let_go = asyncio.Event(), asyncio.Event()
 
     async def step() -> None:
@@ -151,11 +155,11 @@ async def test_a_run_that_ends_before_it_hears_that_it_is_to_be_undone_is_undone
         await going.wait()
         await asyncio.to_thread(requests.compensate, lab.store, run_id)
         let_go.set()
-        await lab.reach_over(run_id, "cancelled")
+        await lab.reach_after_end(run_id, "cancelled")
     assert world == ["pay a", "undo a paid-a A"]
 
 
-async def test_a_plain_undo_that_does_not_end_in_time_is_not_begun_a_second_time(
+async def test_a_sync_undo_that_does_not_end_in_time_is_not_started_again(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compensation, "RETRY", Retry(3, first_seconds=0.01))
@@ -178,7 +182,7 @@ async def test_a_plain_undo_that_does_not_end_in_time_is_not_begun_a_second_time
     assert ask.about == "undo"
 
 
-async def test_a_deadline_needs_something_to_do_at_it() -> None:
+async def test_undo_within_needs_an_undo_and_a_positive_time() -> None:
     with pytest.raises(BadInput, match="undo_within"):
         andon.effect_of(undo_within="2h")
     for wrong in (0, -1.0, float("nan"), float("inf")):
@@ -186,7 +190,7 @@ async def test_a_deadline_needs_something_to_do_at_it() -> None:
             andon.effect_of(undo=take_back, undo_within=wrong)
 
 
-async def test_a_run_that_waits_for_its_next_try_is_not_late(lab: Lab) -> None:
+async def test_a_run_that_waits_for_its_next_retry_is_not_overdue(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.effect(pay_for_a_while, "a", key="A")
         raise ValueError("try again")
@@ -215,7 +219,7 @@ async def test_effects_from_before_a_snapshot_are_undone_too(lab: Lab) -> None:
     assert world == ["pay a", "pay b", *UNDONE]
 
 
-async def test_a_running_run_is_given_back_at_its_next_boundary_and_undone(lab: Lab) -> None:
+async def test_a_running_run_is_returned_at_its_next_boundary_and_undone(lab: Lab) -> None:
     going, let_go = asyncio.Event(), asyncio.Event()
 
     async def step() -> None:
@@ -246,11 +250,11 @@ async def test_a_finished_run_can_be_undone(lab: Lab) -> None:
         run = await lab.end(await lab.client.start("agent"))
         assert not lab.store.obligations(), "it succeeded: nothing is owed"
         await asyncio.to_thread(requests.compensate, lab.store, run.id)
-        run = await lab.reach_over(run.id, "cancelled")
+        run = await lab.reach_after_end(run.id, "cancelled")
     assert world == ["pay a", "undo a paid-a A"]
 
 
-async def test_nobody_resumes_it_so_another_version_undoes_it(lab: Lab) -> None:
+async def test_a_run_that_is_not_resumed_in_time_is_undone_by_another_version(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.effect(pay_for_a_while, "a", key="A")
         await ctx.event("go")
@@ -267,13 +271,13 @@ async def test_nobody_resumes_it_so_another_version_undoes_it(lab: Lab) -> None:
         raise AssertionError("its code is not called")
 
     async with lab.working(Agent(other, name="agent", version="2")):
-        run = await lab.reach_over(run_id, "cancelled")
+        run = await lab.reach_after_end(run_id, "cancelled")
     assert world == ["pay a", "undo a paid-a A"]
     assert (run.error or {})["message"] == "it was not resumed in time"
 
 
 @pytest.mark.parametrize("how", ["drained", "dead", "silent"])
-async def test_what_a_worker_leaves_behind_is_undone_if_nobody_resumes_it(
+async def test_the_run_of_a_lost_worker_is_undone_if_it_is_not_resumed_in_time(
     lab: Lab, how: str
 ) -> None:
     held = Held()
@@ -292,15 +296,15 @@ async def test_what_a_worker_leaves_behind_is_undone_if_nobody_resumes_it(
         if how != "drained":
             claim = Claim(worker_id="-", agents=(), limit=0, dead=((lost.worker_id, f"{how}:so"),))
             lab.store.write([claim])
-            lost.tell("test")  # else it would start over and go on with the run
+            lost.tell("test")  # else it would start over and continue the run
             held.release.set()
     assert [one.undo_at is not None for one in lab.store.obligations()] == [True]
     async with lab.working(Agent(other, name="agent", version="2")):
-        await lab.reach_over(run_id, "cancelled")
+        await lab.reach_after_end(run_id, "cancelled")
     assert world == ["pay a", "undo a paid-a A"]
 
 
-async def test_the_delay_of_a_retry_does_not_count_as_being_resumed_by_nobody(lab: Lab) -> None:
+async def test_the_delay_of_a_retry_does_not_count_against_the_undo_deadline(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.effect(pay_for_a_while, "a", key="A")
         raise ValueError("not yet")
@@ -314,7 +318,7 @@ async def test_the_delay_of_a_retry_does_not_count_as_being_resumed_by_nobody(la
     assert world == ["pay a"]
 
 
-async def test_a_run_that_is_picked_up_in_time_goes_on(lab: Lab) -> None:
+async def test_a_run_that_is_resumed_in_time_continues(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         await ctx.effect(pay, "a", key="A", undo=take_back, undo_within="2h")
         await ctx.event("go")
@@ -384,7 +388,7 @@ async def test_an_undo_that_this_worker_does_not_have_is_put_before_a_person(
     assert "is not in the code of this worker" in ask.question
 
 
-async def test_the_drain_of_a_worker_in_the_middle_of_an_undo_hands_the_rest_over(lab: Lab) -> None:
+async def test_a_drain_in_the_middle_of_an_undo_hands_the_rest_over(lab: Lab) -> None:
     going, let_go = asyncio.Event(), asyncio.Event()
 
     async def slow(result: Any, what: str) -> None:
@@ -430,7 +434,7 @@ async def test_a_nameless_undo_of_a_run_that_failed_is_found_by_the_next_worker(
     assert world == ["pay a", "pay b", *UNDONE]
 
 
-async def test_a_question_of_a_run_that_was_undone_is_not_open_any_more(lab: Lab) -> None:
+async def test_an_ask_of_a_run_that_was_undone_is_closed(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.effect(pay, "a", key="A")
         await ctx.ask("Go on?")
@@ -440,19 +444,19 @@ async def test_a_question_of_a_run_that_was_undone_is_not_open_any_more(lab: Lab
         await lab.reach(run_id, "suspended")
         assert lab.store.asks(run_id)
         await asyncio.to_thread(requests.compensate, lab.store, run_id)
-        await lab.reach_over(run_id, "cancelled")
+        await lab.reach_after_end(run_id, "cancelled")
     assert not lab.store.asks(run_id)
 
 
-def test_what_is_no_function_cannot_undo() -> None:
+def test_only_a_function_can_be_an_undo() -> None:
     with pytest.raises(BadInput, match="expected a function"):
         andon.effect_of(undo="cancel")  # type: ignore[arg-type]
 
 
-async def test_what_a_person_says_before_a_run_waits_for_it_is_heard_and_undone(
+async def test_an_answer_given_before_the_run_waits_for_it_is_taken_and_the_effect_undone(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is cancelled, its effect is in doubt, and the answer is there before it sleeps."""
+    """The run is cancelled, its effect is in doubt, and the answer comes before it is suspended."""
     held, before = Held(), in_doubt.ask_about_open
     answered: list[str] = []
 
@@ -479,10 +483,10 @@ async def test_what_a_person_says_before_a_run_waits_for_it_is_heard_and_undone(
         run = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost, "silent:its lease ended")
+            declare_lost(survivor, lost, "silent:its lease ended")
             await lab.reach(run, "suspended")
             requests.compensate(lab.store, run, by="ana", why="wrong goal")
-            await lab.reach_over(run, "cancelled")
+            await lab.reach_after_end(run, "cancelled")
         held.release.set()
     assert answered
     assert world[:3] == ["pay b", "undo b paid-b B", "undo a paid-a A"]

@@ -1,4 +1,4 @@
-"""Effects: written down before they are done, never repeated on a guess."""
+"""Effects are written down before they are executed, and never repeated on a guess."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.core.lease import Fence
@@ -20,7 +20,7 @@ SOON = andon.Retry(2, first_seconds=0.01)
 
 
 class World:
-    """The outside: what was done to it, and what it was asked."""
+    """The outside: records the calls and the questions it got."""
 
     def __init__(self) -> None:
         self.done: list[Any] = []
@@ -73,7 +73,7 @@ async def test_an_effect_happens_once_and_is_confirmed(lab: Lab, kind: str) -> N
     assert (row.name, row.kind, row.state) == ("pay", kind, "confirmed")
 
 
-async def test_the_default_is_the_safe_kind(local: Lab) -> None:
+async def test_the_default_kind_is_the_safe_one(local: Lab) -> None:
     world = World()
     world.held.reached.set()
 
@@ -93,7 +93,7 @@ async def test_the_default_is_the_safe_kind(local: Lab) -> None:
 
 
 async def lose_owner(lab: Lab, world: World, kind: str, evidence: str) -> tuple[str, Any]:
-    """An effect is started, its worker is lost, and another one goes on; the run, once it rests."""
+    """Start an effect, lose its worker, and let another one continue; the run, once it rests."""
 
     async def body(ctx: andon.Context) -> str:
         return str(await ctx.effect(world.pay, 7, key="k", **options(world, kind)))
@@ -103,7 +103,7 @@ async def lose_owner(lab: Lab, world: World, kind: str, evidence: str) -> tuple[
         run = await lab.client.start(one)
         await world.held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost, evidence)
+            declare_lost(survivor, lost, evidence)
             found = await lab.reach(run, "succeeded", "suspended")
         world.held.release.set()
     return run, found
@@ -123,7 +123,7 @@ async def lose_owner(lab: Lab, world: World, kind: str, evidence: str) -> tuple[
         ("irreversible", None, 1, "suspended"),
     ],
 )
-async def test_the_owner_is_certainly_dead(
+async def test_an_effect_whose_owner_is_certainly_dead_is_settled_by_its_kind(
     lab: Lab, kind: str, verdict: Callable[[], Any] | None, done: int, state: str
 ) -> None:
     world = World()
@@ -138,8 +138,10 @@ async def test_the_owner_is_certainly_dead(
 
 
 @pytest.mark.parametrize("kind", ["probeable", "compensatable", "irreversible"])
-async def test_the_owner_is_only_silent(lab: Lab, kind: str) -> None:
-    """It may wake up after a probe and act: neither probed into a repeat, nor repeated."""
+async def test_an_effect_whose_owner_is_only_silent_is_not_repeated_after_a_probe(
+    lab: Lab, kind: str
+) -> None:
+    """The owner may wake up after a probe and act: its effect is neither probed nor repeated."""
     world = World()
     world.verdict = andon.did_not_happen
     run, found = await lose_owner(lab, world, kind, "silent:its lease ended")
@@ -162,7 +164,7 @@ def at_point(
     action: Callable[[], None],
     where: str = "andon.runtime.effects.effect.point",
 ) -> None:
-    """Have something happen at a named moment, the first time that it is reached."""
+    """Run `action` at a named point, the first time that it is reached."""
     reached: list[str] = []
 
     def point(here: str, about: object = None) -> None:
@@ -246,7 +248,7 @@ async def test_a_drain_between_the_intent_and_the_effect_leaves_no_doubt(
         assert await lab.result(run) == "paid 7"
 
 
-async def test_a_second_branch_does_not_ask_about_what_the_first_leaves_in_a_drain(
+async def test_a_second_branch_does_not_ask_about_an_effect_that_the_first_leaves_in_a_drain(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World()
@@ -272,7 +274,7 @@ async def test_a_second_branch_does_not_ask_about_what_the_first_leaves_in_a_dra
 
 
 async def test_an_effect_that_is_cancelled_before_it_begins_leaves_no_doubt(lab: Lab) -> None:
-    """While its intent is being written: it certainly did not happen, and nobody is asked."""
+    """Its intent is still being written: it certainly did not happen, and no person is asked."""
     world, over = World(), asyncio.Event()
 
     async def body(ctx: andon.Context) -> str:
@@ -303,7 +305,7 @@ async def test_an_effect_that_is_cancelled_before_it_begins_leaves_no_doubt(lab:
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
-async def test_a_probe_that_raises_is_tried_again_and_then_a_person_is_asked(
+async def test_a_probe_that_raises_is_retried_and_then_a_person_is_asked(
     local: Lab, fails: int
 ) -> None:
     world = World()
@@ -337,7 +339,7 @@ async def test_an_undo_that_raises_leaves_the_effect_open(lab: Lab) -> None:
         run = await lab.client.start(one)
         await world.held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             await lab.asked(run)
             assert lab.effects(run) == {"pay": "in_doubt"}
             await lab.client.answer(run, "happened", "seen")
@@ -348,7 +350,7 @@ async def test_an_undo_that_raises_leaves_the_effect_open(lab: Lab) -> None:
 
 
 async def test_a_question_that_andon_can_answer_itself_by_now_is_closed(lab: Lab) -> None:
-    """Its owner was silent and is dead now. The undo that follows is lost with its worker too."""
+    """The owner was silent and is dead now. The undo that follows is lost with its worker too."""
     world, undoing = World(), Held()
 
     async def undo(result: Any, amount: int) -> None:
@@ -362,14 +364,14 @@ async def test_a_question_that_andon_can_answer_itself_by_now_is_closed(lab: Lab
         run = await lab.client.start(one)
         await world.held.reached.wait()
         async with lab.working(one) as second:
-            bury(second, owner, "silent:its lease ended")
+            declare_lost(second, owner, "silent:its lease ended")
             await lab.asked(run)
-            bury(second, owner)
+            declare_lost(second, owner)
             await until(lambda: owner.worker_id not in {row.id for row in lab.store.workers()})
             await lab.client.send(run, "go")
             await undoing.reached.wait()
             async with lab.working(one) as third:
-                bury(third, second)
+                declare_lost(third, second)
                 assert await lab.result(run) == ["paid 7", None]
             undoing.release.set()
         world.held.release.set()
@@ -377,7 +379,7 @@ async def test_a_question_that_andon_can_answer_itself_by_now_is_closed(lab: Lab
     assert lab.store.asks(run) == []
 
 
-async def test_what_a_person_has_said_holds_also_if_it_could_be_undone_by_now(lab: Lab) -> None:
+async def test_a_persons_answer_holds_even_if_the_effect_could_be_undone_by_now(lab: Lab) -> None:
     world = World()
 
     async def body(ctx: andon.Context) -> str:
@@ -388,9 +390,9 @@ async def test_what_a_person_has_said_holds_also_if_it_could_be_undone_by_now(la
         run = await lab.client.start(one)
         await world.held.reached.wait()
         async with lab.working(one) as second:
-            bury(second, owner, "silent:its lease ended")
+            declare_lost(second, owner, "silent:its lease ended")
             await lab.asked(run)
-            bury(second, owner)
+            declare_lost(second, owner)
             await until(lambda: owner.worker_id not in {row.id for row in lab.store.workers()})
             await lab.client.answer(run, "happened", "seen")
             assert await lab.result(run) == "seen"
@@ -398,10 +400,10 @@ async def test_what_a_person_has_said_holds_also_if_it_could_be_undone_by_now(la
     assert world.undone == []
 
 
-async def test_an_answer_to_an_earlier_doubt_is_none_to_a_later_one(
+async def test_an_answer_to_an_earlier_doubt_does_not_answer_a_later_one(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person answers while the effect is about to be undone: what was seen is undone by then."""
+    """A person answers while the effect is about to be undone, so the effect they saw is undone."""
     world, workers = World(), list[Worker]()
 
     async def undo(result: Any, amount: int) -> None:
@@ -427,9 +429,9 @@ async def test_an_answer_to_an_earlier_doubt_is_none_to_a_later_one(
         await world.held.reached.wait()
         async with lab.working(one) as second:
             workers.append(second)
-            bury(second, owner, "silent:its lease ended")
+            declare_lost(second, owner, "silent:its lease ended")
             await lab.asked(run)
-            bury(second, owner)
+            declare_lost(second, owner)
             await until(lambda: owner.worker_id not in {row.id for row in lab.store.workers()})
             at_point(monkeypatch, "attempt:loaded", answer, "andon.runtime.attempt.attempt.point")
             await lab.client.send(run, "look")
@@ -445,7 +447,7 @@ async def test_an_answer_to_an_earlier_doubt_is_none_to_a_later_one(
 # ── a person is asked ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_person_says_that_it_happened(lab: Lab) -> None:
+async def test_a_person_says_that_an_effect_happened(lab: Lab) -> None:
     world = World()
     run, _ = await lose_owner(lab, world, "irreversible", "dead:its process ended")
     ask = await lab.asked(run)
@@ -465,7 +467,7 @@ async def test_a_person_says_that_it_happened(lab: Lab) -> None:
     assert lab.store.asks(run) == []
 
 
-async def test_a_person_says_that_it_did_not_happen(lab: Lab) -> None:
+async def test_a_person_says_that_an_effect_did_not_happen(lab: Lab) -> None:
     world = World()
     run, _ = await lose_owner(lab, world, "irreversible", "dead:its process ended")
 
@@ -513,7 +515,7 @@ class Receipt:
 
 
 async def test_an_answer_that_the_code_could_not_read_is_asked_for_again(lab: Lab) -> None:
-    """The code expects a Receipt; a person who only says "happened" gives none."""
+    """The code expects a Receipt; an answer "happened" without a value gives none."""
 
     async def order() -> Receipt:
         raise ConnectionError("away")
@@ -533,7 +535,9 @@ async def test_an_answer_that_the_code_could_not_read_is_asked_for_again(lab: La
 
 
 @pytest.mark.parametrize(("decision", "value"), [("approve", None), ("edit", 1), ("maybe", None)])
-async def test_only_the_words_of_the_ask_answer_it(local: Lab, decision: str, value: Any) -> None:
+async def test_an_ask_about_an_effect_accepts_only_its_own_decisions(
+    local: Lab, decision: str, value: Any
+) -> None:
     async def order() -> None:
         raise ConnectionError("away")
 
@@ -584,7 +588,9 @@ async def test_an_effect_that_raises_is_in_doubt_by_its_kind(local: Lab, kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_only_the_effect_itself_can_say_that_it_did_not_happen(local: Lab, kind: str) -> None:
+async def test_only_the_effect_itself_can_declare_that_it_did_not_happen(
+    local: Lab, kind: str
+) -> None:
     world = World()
 
     async def refused(amount: int) -> str:
@@ -626,7 +632,7 @@ async def test_an_effect_that_did_not_happen_is_retried(local: Lab) -> None:
     assert len(calls) == 3
 
 
-async def test_a_plain_effect_that_ran_into_its_timeout_is_still_executing(lab: Lab) -> None:
+async def test_a_sync_effect_that_exceeded_its_timeout_is_still_executing(lab: Lab) -> None:
     """Its thread cannot be ended, so it must not be probed: it may yet happen."""
     go, world = threading.Event(), World()
     world.verdict = andon.did_not_happen
@@ -656,7 +662,7 @@ async def test_a_plain_effect_that_ran_into_its_timeout_is_still_executing(lab: 
 # ── keys, fences and arguments ────────────────────────────────────────────────────────────────────
 
 
-async def test_key_and_fence_are_passed_to_those_who_take_them(lab: Lab) -> None:
+async def test_key_and_fence_are_passed_to_functions_that_take_them(lab: Lab) -> None:
     seen: list[Any] = []
 
     async def takes_both(n: int, *, key: str, fence: Fence) -> None:
@@ -681,7 +687,7 @@ async def test_key_and_fence_are_passed_to_those_who_take_them(lab: Lab) -> None
     assert seen == [(1, "a", (1, fence)), (2, "r1/:0"), (3,)]
 
 
-async def test_a_probe_and_an_undo_get_what_the_effect_got(local: Lab) -> None:
+async def test_a_probe_and_an_undo_get_the_arguments_of_the_effect(local: Lab) -> None:
     seen: list[Any] = []
     held = Held()
 
@@ -706,7 +712,7 @@ async def test_a_probe_and_an_undo_get_what_the_effect_got(local: Lab) -> None:
             run = await local.client.start(one, kind)
             await held.reached.wait()
             async with local.working(one) as survivor:
-                bury(survivor, lost)
+                declare_lost(survivor, lost)
                 assert (await local.end(run)).state == "succeeded"
             held.release.set()
     assert seen == [("probe", "a@b", "hi", "k", 3), ("undo", None, "a@b", "hi")]
@@ -789,7 +795,9 @@ async def test_a_declaration_stays_with_its_function(local: Lab) -> None:
 # ── results, cancellation, branches ───────────────────────────────────────────────────────────────
 
 
-async def test_a_result_that_cannot_be_stored_is_confirmed_and_not_repeated(lab: Lab) -> None:
+async def test_an_effect_whose_result_cannot_be_stored_is_confirmed_and_not_repeated(
+    lab: Lab,
+) -> None:
     calls: list[int] = []
 
     async def pay() -> object:
@@ -832,7 +840,7 @@ async def test_an_effect_that_the_agent_cuts_off_keeps_the_run_until_a_person_an
     assert lab.effects(run) == {"pay": "confirmed"}
 
 
-async def test_a_cut_off_effect_is_not_forgotten_over_a_snapshot(lab: Lab) -> None:
+async def test_a_cut_off_effect_is_not_forgotten_at_a_snapshot(lab: Lab) -> None:
     world = World()
 
     async def body(ctx: andon.Context) -> str:
@@ -855,7 +863,7 @@ async def test_a_cut_off_effect_is_not_forgotten_over_a_snapshot(lab: Lab) -> No
     assert lab.effects(run) == {"pay": "failed"}
 
 
-async def test_an_effect_in_doubt_of_a_task_that_nobody_awaits(local: Lab) -> None:
+async def test_an_effect_in_doubt_of_a_task_that_is_never_awaited_keeps_the_run(local: Lab) -> None:
     async def order() -> None:
         raise ConnectionError("away")
 
@@ -901,8 +909,8 @@ async def test_one_branch_is_in_doubt_while_the_other_works(lab: Lab) -> None:
     assert calls == [0, 1, 2, 3]
 
 
-async def test_an_agent_retry_does_not_repeat_what_is_in_doubt(lab: Lab) -> None:
-    """A step fails, its sibling effect is cut off; the retry finds out about it first."""
+async def test_an_agent_retry_does_not_repeat_an_effect_in_doubt(lab: Lab) -> None:
+    """A step fails, its sibling effect is cut off; the retry settles the effect first."""
     world = World()
     calls: list[int] = []
 

@@ -1,17 +1,17 @@
-"""ctx.together: a result and the intent that follows it share a commit, and no law is weaker."""
+"""ctx.together: a result and the intent that follows share a commit, and no law is weaker."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.store.store import Append
 
 
 class Ledger:
-    """What the journal has at the moment in which something is executed, seen from outside."""
+    """The journal at the moment in which a function is executed, seen from outside."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -39,7 +39,7 @@ def ledger(lab: Lab) -> Ledger:
     return Ledger(lab)
 
 
-async def test_nothing_is_executed_before_all_that_came_before_it_is_durable(
+async def test_nothing_is_executed_before_all_earlier_entries_are_durable(
     lab: Lab, ledger: Ledger
 ) -> None:
     @agent
@@ -70,7 +70,7 @@ async def test_nothing_is_executed_before_all_that_came_before_it_is_durable(
 
 
 def commits_of(store: Any) -> list[list[str]]:
-    """What the store is given from now on: the states of the entries of each commit."""
+    """Record the entry states of each commit from now on."""
     commits: list[list[str]] = []
     write, at_once, send = store.write, store.write_at_once, store.send
 
@@ -117,7 +117,7 @@ async def test_a_result_and_the_intent_after_it_are_one_commit(
     assert commits == (one if shares else apart) * 2
 
 
-async def test_a_result_that_waits_is_durable_when_the_block_ends(lab: Lab, ledger: Ledger) -> None:
+async def test_a_deferred_result_is_durable_when_the_block_ends(lab: Lab, ledger: Ledger) -> None:
     @agent
     async def once(ctx: andon.Context) -> list[str]:
         ledger.run = ctx.run_id
@@ -130,7 +130,7 @@ async def test_a_result_that_waits_is_durable_when_the_block_ends(lab: Lab, ledg
         assert await lab.result(await lab.client.start(once)) == ["think done"]
 
 
-async def test_a_result_waits_for_nothing_but_what_the_code_does_at_once(
+async def test_a_deferred_result_is_written_as_soon_as_the_code_waits(
     lab: Lab, ledger: Ledger
 ) -> None:
     @agent
@@ -158,7 +158,7 @@ async def test_a_key_that_is_used_again_is_answered_before_it_is_durable(
     assert len(ledger.seen) == 1
 
 
-async def test_a_replay_of_what_was_written_together_executes_nothing(
+async def test_a_replay_of_entries_that_were_written_together_executes_nothing(
     lab: Lab, ledger: Ledger
 ) -> None:
     @agent
@@ -175,7 +175,9 @@ async def test_a_replay_of_what_was_written_together_executes_nothing(
     assert [name for name, _ in ledger.seen] == ["think", "act"]
 
 
-async def test_a_death_in_the_effect_finds_result_and_intent(lab: Lab, ledger: Ledger) -> None:
+async def test_a_death_in_the_effect_leaves_result_and_intent_in_the_journal(
+    lab: Lab, ledger: Ledger
+) -> None:
     ledger.held = Held()
 
     @agent
@@ -189,7 +191,7 @@ async def test_a_death_in_the_effect_finds_result_and_intent(lab: Lab, ledger: L
         run = await lab.client.start(pays)
         await ledger.held.reached.wait()
         async with lab.working(pays) as second:
-            bury(second, first)
+            declare_lost(second, first)
             ask = await lab.asked(run)
             assert ask.about == "effect"
             await lab.client.answer(run, "happened", "by hand")
@@ -198,7 +200,7 @@ async def test_a_death_in_the_effect_finds_result_and_intent(lab: Lab, ledger: L
     assert [name for name, _ in ledger.seen] == ["think", "act"]
 
 
-async def test_branches_write_for_themselves(lab: Lab, ledger: Ledger) -> None:
+async def test_branches_write_their_entries_separately(lab: Lab, ledger: Ledger) -> None:
     @agent
     async def parallel(ctx: andon.Context) -> list[str]:
         ledger.run = ctx.run_id
@@ -211,7 +213,7 @@ async def test_branches_write_for_themselves(lab: Lab, ledger: Ledger) -> None:
         assert await lab.result(run) == ["thought 0", "thought 1", "thought 2"]
 
 
-async def test_code_that_raises_in_the_block_loses_nothing(lab: Lab, ledger: Ledger) -> None:
+async def test_code_that_raises_in_the_block_loses_no_result(lab: Lab, ledger: Ledger) -> None:
     @agent
     async def fails(ctx: andon.Context) -> None:
         ledger.run = ctx.run_id

@@ -1,4 +1,4 @@
-"""A worker tells the truth about itself, whatever its agents, its store or its visitors do."""
+"""A worker reports its health truthfully, whatever its agents, its store or its clients do."""
 
 import contextlib
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.runtime.fakes import FakeWorker, NoStore, ask, until
+from tests.runtime.fakes import FakeStore, FakeWorker, ask, until
 from tests.runtime.harness import Lab
 from tests.store.parts import do, new_run, worker_row
 
@@ -28,7 +28,7 @@ from andon.testing.postgres import Cluster
 
 
 @contextlib.contextmanager
-def watched(worker: FakeWorker) -> Iterator[Health]:
+def serving(worker: FakeWorker) -> Iterator[Health]:
     server = Health(worker)
     try:
         yield server
@@ -44,7 +44,7 @@ def worker() -> FakeWorker:
 
 @pytest.fixture
 def server(worker: FakeWorker) -> Iterator[Health]:
-    with watched(worker) as found:
+    with serving(worker) as found:
         yield found
 
 
@@ -60,7 +60,7 @@ def waiting(**changes: Any) -> WaitingRuns:
     return WaitingRuns(**plain | changes)
 
 
-def away(store: NoStore) -> None:
+def away(store: FakeStore) -> None:
     store.broken = StoreUnavailable("away")
 
 
@@ -68,7 +68,7 @@ def away(store: NoStore) -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/health", "/readyz", "/ready", "/startupz"])
-def test_a_worker_that_works_says_so(server: Health, path: str) -> None:
+def test_a_working_worker_is_live_and_ready(server: Health, path: str) -> None:
     found = ask(server.port, path)
     assert found.status == 200
     assert found.headers["Content-Type"] == "application/json"
@@ -77,7 +77,7 @@ def test_a_worker_that_works_says_so(server: Health, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/ready"])
-def test_a_draining_worker_is_not_ready_and_lives(
+def test_a_draining_worker_is_live_and_not_ready(
     worker: FakeWorker, server: Health, path: str
 ) -> None:
     worker.draining = True
@@ -86,7 +86,7 @@ def test_a_draining_worker_is_not_ready_and_lives(
     assert ask(server.port, "/livez").status == 200
 
 
-def test_a_worker_that_starts_is_not_ready_and_lives(worker: FakeWorker, server: Health) -> None:
+def test_a_starting_worker_is_live_and_not_ready(worker: FakeWorker, server: Health) -> None:
     worker.started = False
     assert ask(server.port, "/startupz").status == 503
     assert ask(server.port, "/readyz").json["status"] == "starting"
@@ -95,8 +95,8 @@ def test_a_worker_that_starts_is_not_ready_and_lives(worker: FakeWorker, server:
 
 def test_a_blocked_event_loop_is_answered_for_and_reported() -> None:
     worker = FakeWorker(liveness_seconds=0.05)
-    worker.last_contact = time.monotonic() + 3600  # its heart is a thread: it beats on
-    with watched(worker) as server:
+    worker.last_contact = time.monotonic() + 3600  # its heartbeat is a thread, and continues
+    with serving(worker) as server:
         with worker.blocked():
             until(lambda: ask(server.port, "/livez").status == 503)
             found = ask(server.port, "/livez").json
@@ -105,9 +105,9 @@ def test_a_blocked_event_loop_is_answered_for_and_reported() -> None:
         until(lambda: ask(server.port, "/livez").status == 200)
 
 
-def test_a_worker_that_does_not_reach_its_store_is_not_alive() -> None:
+def test_a_worker_that_cannot_reach_its_store_is_not_live() -> None:
     worker = FakeWorker(liveness_seconds=0.05)
-    with watched(worker) as server:
+    with serving(worker) as server:
         worker.last_contact = time.monotonic() - 99
         until(lambda: ask(server.port, "/livez").status == 503)
         assert "the store answers" in ask(server.port, "/livez").json["why"]
@@ -116,11 +116,11 @@ def test_a_worker_that_does_not_reach_its_store_is_not_alive() -> None:
 
 
 @pytest.mark.parametrize("how", ["broken", "silent"])
-def test_a_store_that_is_away_kills_no_worker(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_store_kills_no_worker(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulse, "FRESH_SECONDS", 0.0)
     monkeypatch.setattr(pulse, "PATIENCE_SECONDS", 0.1)
     worker = FakeWorker(liveness_seconds=0.05)
-    with watched(worker) as server:
+    with serving(worker) as server:
         if how == "broken":
             away(worker.store)
         else:
@@ -137,25 +137,25 @@ def test_a_store_that_is_away_kills_no_worker(how: str, monkeypatch: pytest.Monk
         worker.store.held.set()
 
 
-def test_a_store_that_went_away_is_not_remembered_as_there_until_its_workers_seem_stuck(
+def test_an_unavailable_store_is_noticed_before_its_workers_seem_stuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pulse, "FRESH_SECONDS", 3600.0)
     worker = FakeWorker(liveness_seconds=0.1)
-    with watched(worker) as server:
+    with serving(worker) as server:
         assert ask(server.port, "/readyz").status == 200
         away(worker.store)
         worker.last_contact = time.monotonic() - 99
         until(lambda: "away" in ask(server.port, "/livez").json.get("why", ""))
 
 
-def test_a_server_that_is_killed_kills_no_worker(
+def test_a_killed_database_server_kills_no_worker(
     cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulse, "FRESH_SECONDS", 0.0)
     with contextlib.closing(open_store(postgres_url)) as store:
         worker = FakeWorker(store)
-        with watched(worker) as server:
+        with serving(worker) as server:
             until(lambda: ask(server.port, "/readyz").status == 200)
             cluster.kill()
             worker.last_contact -= 3600
@@ -167,7 +167,7 @@ def test_a_server_that_is_killed_kills_no_worker(
             until(lambda: ask(server.port, "/readyz").status == 200)
 
 
-def test_a_draining_worker_says_so_while_the_store_hangs(
+def test_a_draining_worker_reports_so_while_the_store_hangs(
     worker: FakeWorker, server: Health
 ) -> None:
     worker.store.held.clear()
@@ -180,7 +180,7 @@ def test_a_draining_worker_says_so_while_the_store_hangs(
     worker.store.held.set()
 
 
-def test_readiness_names_versions_that_nobody_carries(worker: FakeWorker, server: Health) -> None:
+def test_readiness_names_stranded_versions(worker: FakeWorker, server: Health) -> None:
     worker.store.rows = [waiting()]
     worker.active = {1: 1, 2: 2}
     found = ask(server.port, "/readyz").json
@@ -211,7 +211,7 @@ def test_only_a_worker_that_takes_work_carries_a_version(
 # ── to drain ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_post_drains(worker: FakeWorker, server: Health) -> None:
+def test_post_drains_the_worker(worker: FakeWorker, server: Health) -> None:
     found = ask(server.port, "/shutdown", "POST", body=b"x" * 5000)
     assert (found.status, found.json["status"]) == (202, "draining")
     assert worker.told == [("POST /shutdown from 127.0.0.1", None)]
@@ -228,7 +228,7 @@ def test_get_drains_and_waits_until_nothing_is_in_hand(worker: FakeWorker, serve
 
 
 @pytest.mark.parametrize("wait", ["-1", "x", "nan", "inf", "601"])
-def test_a_wait_that_is_none_drains_nothing(worker: FakeWorker, server: Health, wait: str) -> None:
+def test_an_invalid_wait_drains_nothing(worker: FakeWorker, server: Health, wait: str) -> None:
     assert ask(server.port, f"/drain?wait={wait}").status == 400
     assert not worker.told
 
@@ -237,7 +237,7 @@ DRAINING = [("GET", "/drain"), ("POST", "/shutdown")]
 
 
 @pytest.mark.parametrize(("method", "path"), DRAINING)
-def test_who_is_not_on_this_machine_drains_nothing(
+def test_a_client_on_another_machine_cannot_drain(
     worker: FakeWorker, server: Health, method: str, path: str
 ) -> None:
     found = ask(server.port, path, method, source="127.0.0.2")  # not an address of the worker's
@@ -263,7 +263,7 @@ def test_who_is_not_on_this_machine_drains_nothing(
     ],
     ids=str,
 )
-def test_no_page_and_no_proxy_drains(
+def test_requests_of_web_pages_and_proxies_do_not_drain(
     worker: FakeWorker, server: Health, method: str, path: str, headers: dict[str, str]
 ) -> None:
     assert ask(server.port, path, method, headers=headers).status == 403
@@ -278,19 +278,19 @@ def test_no_page_and_no_proxy_drains(
         ("::ffff:127.0.0.1", "::ffff:127.0.0.1", "127.0.0.1", True),
         ("10.0.0.5", "10.0.0.5", "10.0.0.5:8080", True),  # a container of the same pod
         ("10.0.0.6", "10.0.0.5", "10.0.0.5:8080", False),
-        ("127.0.0.6", "10.0.0.5", "10.0.0.5:8080", False),  # a mesh that passes on
+        ("127.0.0.6", "10.0.0.5", "10.0.0.5:8080", False),  # a mesh that forwards
         ("fe80::1%eth0", "fe80::2%eth0", "[fe80::2]", False),
         ("", "", "localhost", False),
     ],
 )
-def test_only_addresses_of_this_machine_drain(
+def test_only_addresses_of_this_machine_may_drain(
     peer: str, own: str, host: str, allowed: bool
 ) -> None:
     request = parse(f"GET /drain HTTP/1.1\r\nHost: {host}\r\n\r\n", peer, own)
     assert (refusal(request) == "") is allowed
 
 
-# ── what else is asked ────────────────────────────────────────────────────────────────────────
+# ── other requests ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_only_addresses_of_this_machine_drain(
         ("DELETE", "/metrics", 405, "GET, HEAD"),
     ],
 )
-def test_what_there_is_not_is_refused_in_a_sentence(
+def test_an_unknown_path_or_method_is_refused_in_a_sentence(
     server: Health, method: str, path: str, status: int, allow: str | None
 ) -> None:
     found = ask(server.port, path, method)
@@ -320,7 +320,7 @@ def test_head_is_get_without_a_body(server: Health) -> None:
 
 
 def spoken(port: int, text: bytes) -> bytes:
-    """What a client gets for bytes of its own choice."""
+    """The answer to raw bytes."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(text)
         received = b""
@@ -342,27 +342,27 @@ def spoken(port: int, text: bytes) -> bytes:
         b"GET /drain?" + b"a=1&" * 30 + b" HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_answered_with_400(
+def test_a_malformed_request_is_answered_with_400(
     worker: FakeWorker, server: Health, text: bytes
 ) -> None:
     assert spoken(server.port, text).startswith(b"HTTP/1.1 400 ")
     assert not worker.told
 
 
-def test_a_head_without_end_is_cut_off(server: Health) -> None:
+def test_a_request_head_without_end_is_cut_off(server: Health) -> None:
     assert spoken(server.port, b"GET /livez HTTP/1.1\r\n" + b"A: b\r\n" * 2000).startswith(
         b"HTTP/1.1 431 "
     )
 
 
-def test_a_request_that_is_not_completed_ends(
+def test_a_request_that_is_not_completed_is_closed(
     server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "PATIENCE_SECONDS", 0.05)
     assert spoken(server.port, b"GET /livez HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
 
 
-def test_visitors_who_say_nothing_do_not_keep_a_probe_out(
+def test_silent_clients_do_not_keep_a_probe_out(
     server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "PATIENCE_SECONDS", 600.0)
@@ -375,7 +375,7 @@ def test_visitors_who_say_nothing_do_not_keep_a_probe_out(
         assert len(probes) <= http_server.MOST
 
 
-def test_those_who_wait_for_a_drain_do_not_keep_a_probe_out(
+def test_clients_that_wait_for_a_drain_do_not_keep_a_probe_out(
     worker: FakeWorker, server: Health
 ) -> None:
     worker.active = {1: 1}
@@ -392,7 +392,7 @@ def test_those_who_wait_for_a_drain_do_not_keep_a_probe_out(
         assert not one.is_alive()
 
 
-def test_a_defect_is_an_answer_and_not_the_end(
+def test_an_internal_error_is_answered_with_500_and_the_server_continues(
     worker: FakeWorker, server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> dict[str, float]:
@@ -403,7 +403,7 @@ def test_a_defect_is_an_answer_and_not_the_end(
     assert ask(server.port, "/livez").status == 200
 
 
-def test_a_port_that_is_taken_is_refused_with_what_to_do(server: Health) -> None:
+def test_a_port_that_is_taken_is_refused_with_a_hint(server: Health) -> None:
     for port, why in ((server.port, "in use"), (65536, "no such port")):
         second = FakeWorker(health_port=port)
         with pytest.raises(Refused, match=rf"{why}.*--health-port 0"):
@@ -411,8 +411,8 @@ def test_a_port_that_is_taken_is_refused_with_what_to_do(server: Health) -> None
         second.close()
 
 
-def test_after_the_close_nobody_listens(worker: FakeWorker) -> None:
-    with watched(worker) as server:
+def test_after_close_the_port_is_free(worker: FakeWorker) -> None:
+    with serving(worker) as server:
         port = server.port
     with pytest.raises(ConnectionRefusedError):
         ask(port, "/livez")
@@ -457,14 +457,14 @@ def test_a_scrape_does_not_need_the_store(worker: FakeWorker, server: Health) ->
     assert not [name for name in numbers if "queue" in name or "stranded" in name]
 
 
-def test_many_scrapes_are_one_question_to_the_store(worker: FakeWorker, server: Health) -> None:
+def test_many_scrapes_are_one_query_to_the_store(worker: FakeWorker, server: Health) -> None:
     for _ in range(5):
         ask(server.port, "/metrics")
     assert worker.store.asked == 1
 
 
 def given_runs(lab: Lab, queues: str | None = None) -> None:
-    """Two queues; a version that a live worker carries, one that nobody does, and secrets."""
+    """Two queues; a version that a live worker carries, one that no worker carries, and secrets."""
     store: Any = lab.store
     agent = AgentRow(name="a", version="1", queue="default", parameters="[]")
     row = worker_row("w").but(agents='[["a", "1"]]', queues=queues)
@@ -484,9 +484,9 @@ def given_runs(lab: Lab, queues: str | None = None) -> None:
     do(store, Start(run=new_run("later", agent="a", version="1", delay_seconds=3600)))
 
 
-def test_queues_and_stranded_versions_are_those_of_the_store(lab: Lab) -> None:
+def test_metrics_report_the_queues_and_stranded_versions_of_the_store(lab: Lab) -> None:
     given_runs(lab)
-    with watched(FakeWorker(lab.store)) as server:
+    with serving(FakeWorker(lab.store)) as server:
         text = ask(server.port, "/metrics").text
         numbers = read(text)
         assert numbers["andon_store_up"] == 1
@@ -503,19 +503,19 @@ def test_queues_and_stranded_versions_are_those_of_the_store(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("queues", "stranded"), [(None, {"2": 1}), ('["default"]', {"1": 1, "2": 1})]
 )
-def test_readiness_calls_stranded_what_the_list_of_runs_does(
+def test_readiness_and_the_list_of_runs_agree_about_stranded_versions(
     lab: Lab, queues: str | None, stranded: dict[str, int]
 ) -> None:
     given_runs(lab, queues)
     around = Surroundings(lab.store)
     listed = [row.version for row in lab.store.runs(Filter()) if around.is_stranded(row)]
     assert Counter(listed) == stranded
-    with watched(FakeWorker(lab.store)) as server:
+    with serving(FakeWorker(lab.store)) as server:
         ready = ask(server.port, "/readyz").json
         assert {one["version"]: one["runs"] for one in ready["stranded"]} == stranded
 
 
-def test_what_waits_is_counted_from_the_oldest_on(lab: Lab) -> None:
+def test_waiting_runs_are_counted_from_the_oldest_on(lab: Lab) -> None:
     given_runs(lab)
     [first] = lab.store.waiting(limit=1)
     assert (first.state, first.runs, first.version) == (State.QUEUED, 1, "1")
@@ -543,7 +543,7 @@ def test_a_worker_is_reachable_while_it_works(tmp_path: Any) -> None:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-def test_every_address_of_the_machine_is_also_that_of_the_older_kind() -> None:
+def test_a_server_on_all_ipv6_addresses_is_reachable_over_ipv4() -> None:
     worker = FakeWorker(health_host="::", stop_file="")
     said: list[str] = []
     with reachable(worker, said.append) as server:
@@ -554,7 +554,7 @@ def test_every_address_of_the_machine_is_also_that_of_the_older_kind() -> None:
     worker.close()
 
 
-def test_nothing_listens_that_was_not_asked_for() -> None:
+def test_without_a_health_port_nothing_listens() -> None:
     worker = FakeWorker(health_port=-1, stop_file="")
     before = threading.active_count()
     with reachable(worker) as server:

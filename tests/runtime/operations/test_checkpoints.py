@@ -1,11 +1,11 @@
-"""Checkpoints: what a step has done so far, for whoever has to do it again."""
+"""Checkpoints: the progress of a step, for the attempt that executes it again."""
 
 import asyncio
 import threading
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.control.runs import runs
@@ -34,17 +34,17 @@ async def test_the_next_attempt_of_a_step_finds_its_progress(lab: Lab) -> None:
         await held.reached.wait()
         await until(lambda: lab.store.load(run).checkpoints)  # "at least once a second"
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == [0, 1, 2, 3, 4]
         held.release.set()
     assert handled == [0, 1, 2, 3, 4, 3, 4][: len(handled)]
     assert handled[:5] == [0, 1, 2, 3, 4]
 
 
-async def test_the_first_checkpoint_of_an_attempt_does_not_wait_for_the_others(
+async def test_the_first_checkpoint_of_an_attempt_is_saved_without_delay(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a worker that is killed twice a second would begin from the same place each time."""
+    """Otherwise a worker that is killed twice a second would always restart from the same place."""
     monkeypatch.setattr(journal, "CHECKPOINT_SECONDS", 600.0)
     held = Held()
 
@@ -67,7 +67,7 @@ async def test_the_first_checkpoint_of_an_attempt_does_not_wait_for_the_others(
         await lab.result(run)
 
 
-async def test_a_plain_step_saves_its_progress_from_its_thread(lab: Lab) -> None:
+async def test_a_sync_step_saves_its_progress_from_its_thread(lab: Lab) -> None:
     reached, go = threading.Event(), threading.Event()
     seen: list[Any] = []
 
@@ -88,14 +88,14 @@ async def test_a_plain_step_saves_its_progress_from_its_thread(lab: Lab) -> None
         await until(reached.is_set)
         await until(lambda: lab.store.load(run).checkpoints)
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == "worked"
         go.set()
     assert seen == [None, {"half": True}]
 
 
 async def test_a_drain_saves_the_latest_progress(lab: Lab) -> None:
-    """Not only what was written in the background by then."""
+    """Not only the progress that was written in the background by then."""
     held, seen = Held(), []
 
     async def body(ctx: andon.Context) -> str:
@@ -171,7 +171,7 @@ async def test_a_checkpoint_outside_a_step_is_refused(local: Lab) -> None:
     assert ["only inside a step" in text for text in found] == [True, True]
 
 
-async def test_how_far_a_step_is_reaches_the_store_and_goes_with_it(lab: Lab) -> None:
+async def test_the_progress_of_a_step_is_stored_and_deleted_with_it(lab: Lab) -> None:
     held = Held()
 
     async def body(ctx: andon.Context) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 
@@ -69,12 +69,12 @@ async def test_a_child_that_fails_fails_its_call(lab: Lab) -> None:
 
 
 async def test_children_have_children(lab: Lab) -> None:
-    async with lab.working(tower, concurrency=1):  # none of them holds a place while it waits
+    async with lab.working(tower, concurrency=1):  # none of them holds a slot while it waits
         assert await lab.result(await lab.client.start(tower, 4)) == 4
     assert len(await lab.client.list(agent="tower")) == 5
 
 
-async def test_many_children_at_once(lab: Lab) -> None:
+async def test_many_children_execute_at_once(lab: Lab) -> None:
     calls.clear()
 
     async def body(ctx: andon.Context) -> list[int]:
@@ -86,7 +86,7 @@ async def test_many_children_at_once(lab: Lab) -> None:
     assert sorted(calls) == [f"double {n}" for n in range(5)]
 
 
-async def test_a_child_that_is_not_waited_for(lab: Lab) -> None:
+async def test_a_child_may_outlive_the_wait_of_its_parent(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         return str(await ctx.child(patient, wait=False))
 
@@ -97,7 +97,7 @@ async def test_a_child_that_is_not_waited_for(lab: Lab) -> None:
         assert await lab.result(child) == "on its own"
 
 
-async def test_a_child_by_name_and_a_child_that_nobody_knows(lab: Lab) -> None:
+async def test_a_child_may_be_started_by_name_and_an_unknown_name_is_refused(lab: Lab) -> None:
     calls.clear()
 
     async def body(ctx: andon.Context) -> list[Any]:
@@ -115,8 +115,8 @@ async def test_a_child_by_name_and_a_child_that_nobody_knows(lab: Lab) -> None:
     assert "did you mean 'double'" in message
 
 
-async def test_a_parent_that_is_lost_while_it_waits_finds_its_child_again(lab: Lab) -> None:
-    """The child's end must reach whoever holds the parent then, and it is started once."""
+async def test_a_parent_whose_worker_is_lost_while_it_waits_finds_its_child_again(lab: Lab) -> None:
+    """The child's end must reach the parent's current owner, and the child is started once."""
     held = Held()
 
     @andon.agent
@@ -137,14 +137,14 @@ async def test_a_parent_that_is_lost_while_it_waits_finds_its_child_again(lab: L
         run = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             await until(lambda: lab.store.run(run).attempt == 2)
             held.release.set()
             assert await lab.result(run) == "slow"
     assert len(await lab.client.list(agent="slow")) == 1
 
 
-async def test_a_child_that_ends_before_its_parent_goes_to_sleep(lab: Lab) -> None:
+async def test_a_child_that_ends_before_its_parent_is_suspended_still_wakes_it(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> int:
         total = 0
         for n in range(15):
@@ -156,7 +156,7 @@ async def test_a_child_that_ends_before_its_parent_goes_to_sleep(lab: Lab) -> No
         assert await lab.result(await lab.client.start(one)) == 210
 
 
-async def test_a_child_with_an_id_of_its_own(lab: Lab) -> None:
+async def test_a_child_may_have_an_id_of_its_own(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> int:
         return int(await ctx.child(double, 3, id="my-child"))
 
@@ -167,7 +167,7 @@ async def test_a_child_with_an_id_of_its_own(lab: Lab) -> None:
 
 
 async def test_a_child_under_the_id_of_another_run_is_refused(lab: Lab) -> None:
-    """Its end would never be told to this parent, which would wait for ever."""
+    """That run's end would never be reported to this parent, which would wait for ever."""
 
     async def body(ctx: andon.Context) -> str:
         try:

@@ -1,4 +1,4 @@
-"""A model that streams: stopped in the middle of its words, they are neither lost nor acted on."""
+"""A streaming model that is stopped in the middle: its words are neither lost nor acted on."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ class Clerk:
     def __init__(self, fake: FakeModel) -> None:
         self.url = fake.url
         self.held = Held()
-        self.found: list[Any] = []  # what each attempt found of the one before
+        self.found: list[Any] = []  # the partial answer that each attempt found
         self.charged = 0
         self.agent = agent(self.body)
 
@@ -64,13 +64,13 @@ class Clerk:
             messages += [*transcript.turn(answer), *results]
 
 
-async def test_a_drain_in_the_middle_keeps_what_was_said(lab: Lab, fake: FakeModel) -> None:
+async def test_a_drain_in_the_middle_keeps_the_partial_answer(lab: Lab, fake: FakeModel) -> None:
     clerk = Clerk(fake)
     async with lab.working(clerk.agent, grace_seconds=0.05):
         run = await lab.client.start(clerk.agent)
         await clerk.held.reached.wait()
     assert clerk.charged == 0
-    assert lab.store.ledger(run) == []  # what was not said to the end plans nothing
+    assert lab.store.ledger(run) == []  # an incomplete answer plans nothing
     clerk.held.release.set()
     async with lab.working(clerk.agent):
         assert await lab.result(run) == "Done."
@@ -78,7 +78,7 @@ async def test_a_drain_in_the_middle_keeps_what_was_said(lab: Lab, fake: FakeMod
     assert clerk.charged == 1
 
 
-async def test_a_cancel_in_the_middle_ends_it_and_nothing_is_charged(
+async def test_a_cancel_in_the_middle_ends_the_stream_and_no_tool_is_called(
     lab: Lab, fake: FakeModel
 ) -> None:
     clerk = Clerk(fake)
@@ -92,7 +92,7 @@ async def test_a_cancel_in_the_middle_ends_it_and_nothing_is_charged(
     assert lab.store.ledger(run) == []
 
 
-async def test_an_answer_of_another_form_plans_the_calls_that_its_reader_finds(lab: Lab) -> None:
+async def test_a_custom_reader_plans_the_calls_of_an_answer_of_another_form(lab: Lab) -> None:
     def planned(answer: Any) -> list[Planned]:
         return [Planned(one, "work", {}, 0) for one in answer["wants"]]
 

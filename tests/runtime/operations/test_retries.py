@@ -1,18 +1,18 @@
-"""Retries: of a step and of an agent; interruptions are not counted among them."""
+"""Retries of a step and of an agent; interruptions are not counted among them."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 
 QUICK = andon.Retry(3, first_seconds=0.01)
 
 
-async def test_a_step_is_tried_again_until_it_succeeds(lab: Lab) -> None:
+async def test_a_step_is_retried_until_it_succeeds(lab: Lab) -> None:
     calls: list[int] = []
 
     async def third_time() -> int:
@@ -56,7 +56,7 @@ async def test_a_step_fails_after_its_last_retry(lab: Lab) -> None:
     assert len(calls) == 3
 
 
-async def test_tries_are_counted_across_restarts(lab: Lab) -> None:
+async def test_retries_are_counted_across_restarts(lab: Lab) -> None:
     calls: list[int] = []
     held = Held()
 
@@ -74,14 +74,14 @@ async def test_tries_are_counted_across_restarts(lab: Lab) -> None:
         run = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert (await lab.end(run)).state == "failed"
         held.release.set()
     # One that failed, one that was interrupted and does not count, two more that failed.
     assert len(calls) == 4
 
 
-async def test_a_long_pause_before_a_retry_holds_no_process(lab: Lab) -> None:
+async def test_a_long_delay_before_a_retry_holds_no_process(lab: Lab) -> None:
     calls: list[int] = []
 
     async def second_time() -> str:
@@ -171,7 +171,7 @@ def shaky(calls: list[str], times: int) -> Callable[[], Any]:
     return step
 
 
-async def test_an_agents_retry_opens_the_failed_step_again_and_no_other(lab: Lab) -> None:
+async def test_an_agents_retry_reopens_only_the_failed_step(lab: Lab) -> None:
     calls: list[str] = []
     step = shaky(calls, 2)
 
@@ -206,7 +206,7 @@ async def test_an_agents_own_error_is_retried_too(lab: Lab) -> None:
     assert calls == ["step", "body", "body"]
 
 
-async def test_a_run_whose_retries_ran_out_is_dead_with_all_that_is_known(lab: Lab) -> None:
+async def test_a_run_whose_retries_ran_out_is_dead_with_all_its_evidence(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.step(shaky([], 99))
 
@@ -231,7 +231,7 @@ async def test_a_run_without_retries_has_failed(lab: Lab) -> None:
     assert run.error["message"] == "no such thing"
 
 
-async def test_interruptions_are_not_retries(lab: Lab) -> None:
+async def test_interruptions_do_not_count_as_retries(lab: Lab) -> None:
     held = Held()
     calls: list[int] = []
 
@@ -248,7 +248,7 @@ async def test_interruptions_are_not_retries(lab: Lab) -> None:
         run = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == "worked"
         held.release.set()
     row = lab.store.run(run)
@@ -256,7 +256,7 @@ async def test_interruptions_are_not_retries(lab: Lab) -> None:
 
 
 async def test_a_run_that_kills_its_worker_again_and_again_is_buried(lab: Lab) -> None:
-    """With its last known step shown, and after its limit of fruitless attempts."""
+    """It shows its last known step, and is buried after its limit of fruitless attempts."""
     reached: list[asyncio.Event] = []
     never = asyncio.Event()
 
@@ -275,7 +275,7 @@ async def test_a_run_that_kills_its_worker_again_and_again_is_buried(lab: Lab) -
         for n in range(1, 5):
             async with lab.working(one, grace_seconds=0.01) as worker:
                 await until(lambda n=n: len(reached) >= n)  # type: ignore[misc]
-                bury(witness, worker)
+                declare_lost(witness, worker)
                 await until(lambda: lab.store.run(run).state != "running")
                 if lab.store.run(run).state == "dead":
                     break
@@ -341,4 +341,4 @@ async def test_waits_that_a_failure_cancelled_are_waited_for_again(lab: Lab) -> 
         await until(lambda: lab.store.asks(run))
         await lab.client.answer(run, "approve")
         assert await lab.result(run) == ["ok", "said", 5, "went"]
-    assert calls.count("child") in (1, 2)  # once more when the word woke it up
+    assert calls.count("child") in (1, 2)  # once more when the event woke it up

@@ -1,10 +1,10 @@
-"""Snapshots: replay begins at the last one, and nothing before it is done again."""
+"""Snapshots: replay begins at the last one, and nothing before it is executed again."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury
+from tests.runtime.harness import Held, Lab, agent, declare_lost
 
 import andon
 from andon.store.writer.writer import Writer
@@ -48,7 +48,7 @@ async def test_steps_between_a_snapshot_and_the_end_are_replayed(lab: Lab) -> No
         if state is None:
             await ctx.step(executed, 0)
             state = {"phase": 1}
-            ctx.snapshot(state)  # a plain call is enough: it is written in order
+            ctx.snapshot(state)  # a call without await is enough: it is written in order
         found = [await ctx.step(executed, 1), await ctx.step(executed, 2)]
         await ctx.event("go")
         return [state, *found]
@@ -59,7 +59,7 @@ async def test_steps_between_a_snapshot_and_the_end_are_replayed(lab: Lab) -> No
     assert calls == [0, 1, 2]
 
 
-async def test_an_agent_that_ignores_its_snapshot_is_stranded_not_repeated(lab: Lab) -> None:
+async def test_an_agent_that_ignores_its_snapshot_is_stranded_and_repeats_nothing(lab: Lab) -> None:
     calls.clear()
     held = Held()
 
@@ -73,7 +73,7 @@ async def test_an_agent_that_ignores_its_snapshot_is_stranded_not_repeated(lab: 
         run = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             ended = await lab.end(run)
         held.release.set()
     assert ended.state == "stranded"
@@ -82,7 +82,7 @@ async def test_an_agent_that_ignores_its_snapshot_is_stranded_not_repeated(lab: 
     assert calls == [1]
 
 
-async def test_a_snapshot_at_another_place_than_the_journal_has_is_a_divergence(lab: Lab) -> None:
+async def test_a_snapshot_at_another_place_than_in_the_journal_is_a_divergence(lab: Lab) -> None:
     calls.clear()
 
     async def body(ctx: andon.Context) -> None:
@@ -179,7 +179,7 @@ async def test_the_key_of_an_effect_outlives_snapshots(lab: Lab) -> None:
 async def test_the_ledger_is_read_once_however_often_the_state_is_saved(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It grows with the run: a run that saves its state at each turn would read more and more."""
+    """It grows with the run: to read it at each snapshot would cost more and more."""
     paid: list[int] = []
     turns = 6
 
@@ -212,7 +212,7 @@ async def test_the_ledger_is_read_once_however_often_the_state_is_saved(
     assert paid == [*range(turns)]
 
 
-async def test_the_key_of_a_step_is_forgotten_at_a_snapshot_always(lab: Lab) -> None:
+async def test_the_key_of_a_step_is_always_forgotten_at_a_snapshot(lab: Lab) -> None:
     """Not only by the attempts that begin there: else a replay would differ from the first run."""
     calls.clear()
 
@@ -245,7 +245,7 @@ async def talking(ctx: andon.Context, length: int) -> Any:
 
 
 def blobs_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every blob that is handed to a writer from now on."""
+    """Every blob that is submitted to a writer from now on."""
     found: list[str] = []
     before = Writer.submit
 
@@ -269,7 +269,7 @@ async def test_a_conversation_that_is_snapshotted_at_each_turn_is_stored_once(
     assert [entry.name for entry in await lab.journal(run, "snapshot")][5:] == ["parts"] * 125
 
 
-async def test_a_snapshot_in_parts_goes_on_in_parts_after_a_crash(
+async def test_a_snapshot_in_parts_continues_in_parts_after_a_crash(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab.working(agent(talking)):

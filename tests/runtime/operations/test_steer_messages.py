@@ -1,9 +1,9 @@
-"""What people tell a run while it is under way: delivered in order, once, the same on replay."""
+"""Instructions of people to a running run: delivered in order, once, the same on replay."""
 
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury
+from tests.runtime.harness import Held, Lab, agent, declare_lost
 
 import andon
 from andon.errors import BadInput, IllegalTransition, NotFound
@@ -13,7 +13,7 @@ def heard(words: list[Any]) -> list[tuple[str, str]]:
     return [(one.change, one.text) for one in words]
 
 
-async def test_what_is_said_is_heard_at_the_next_boundary_and_once(lab: Lab) -> None:
+async def test_an_instruction_is_delivered_once_at_the_next_boundary(lab: Lab) -> None:
     held = Held()
 
     async def body(ctx: andon.Context) -> Any:
@@ -39,7 +39,7 @@ async def test_what_is_said_is_heard_at_the_next_boundary_and_once(lab: Lab) -> 
     ]
 
 
-async def test_a_worker_that_is_lost_after_it_heard_has_not_taken_the_word_with_it(
+async def test_an_instruction_survives_the_loss_of_the_worker_that_received_it(
     lab: Lab,
 ) -> None:
     held = Held()
@@ -55,12 +55,12 @@ async def test_a_worker_that_is_lost_after_it_heard_has_not_taken_the_word_with_
     async with lab.working(one) as lost:
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == ["A new goal (from Ann): be brief"]
         held.release.set()
 
 
-async def test_what_cannot_be_said_is_refused(local: Lab) -> None:
+async def test_an_invalid_instruction_is_refused(local: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.event("go")
 
@@ -83,7 +83,7 @@ async def test_what_cannot_be_said_is_refused(local: Lab) -> None:
             await local.client.steer(run, "too late")
 
 
-async def test_a_word_says_what_it_changes_as_that_stands_now(local: Lab) -> None:
+async def test_a_revision_quotes_the_current_text_of_the_instruction(local: Lab) -> None:
     async def body(ctx: andon.Context) -> Any:
         await ctx.event("go")
         return [one.message["content"] for one in await ctx.steered()]

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury
+from tests.runtime.harness import Held, Lab, agent, declare_lost
 
 import andon
 from andon.errors import BadInput
@@ -29,7 +29,7 @@ async def test_finished_steps_execute_zero_times_on_replay(lab: Lab) -> None:
     assert calls == [0, 1, 2, 3, 4, 5]
 
 
-async def test_another_worker_goes_on_after_the_last_finished_step(lab: Lab) -> None:
+async def test_another_worker_continues_after_the_last_finished_step(lab: Lab) -> None:
     calls: list[str] = []
     held = Held()
 
@@ -50,7 +50,7 @@ async def test_another_worker_goes_on_after_the_last_finished_step(lab: Lab) -> 
         run = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == "12"
         held.release.set()
     assert calls == ["first", "second", "second"]
@@ -81,7 +81,7 @@ async def test_keyed_steps_may_come_in_any_order(lab: Lab) -> None:
         return word.upper()
 
     async def body(ctx: andon.Context, words: list[str]) -> list[str]:
-        # As a model that names its tool calls in another order each time it is asked.
+        # Like a model that names its tool calls in another order each time it is called.
         order = words if ctx.attempt == 1 else words[::-1]
         found = [await ctx.step(search, word, key=word) for word in order]
         await ctx.event("go")
@@ -99,7 +99,7 @@ async def test_the_same_key_again_is_the_same_step(lab: Lab) -> None:
     async def count() -> int:
         calls.append(1)
         number = len(calls)
-        await asyncio.sleep(0.01)  # so that those in parallel meet
+        await asyncio.sleep(0.01)  # so that parallel ones meet
         return number
 
     async def body(ctx: andon.Context) -> list[int]:
@@ -124,7 +124,7 @@ async def test_a_key_may_be_a_number(local: Lab, key: Any) -> None:
         assert await local.replayed(await local.client.start("agent")) == "1"
 
 
-async def test_a_step_is_found_by_the_name_it_is_given(local: Lab) -> None:
+async def test_a_step_is_found_by_its_given_name(local: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         await ctx.step(lambda: 1, name="one")
         await ctx.step(str, 2)
@@ -135,7 +135,7 @@ async def test_a_step_is_found_by_the_name_it_is_given(local: Lab) -> None:
     assert [entry.name for entry in await local.journal(run, "step")] == ["one", "str"]
 
 
-async def test_a_plain_step_does_not_hold_up_the_others(local: Lab) -> None:
+async def test_a_sync_step_does_not_block_the_others(local: Lab) -> None:
     both = threading.Barrier(2, timeout=20)
 
     def meet() -> int:
@@ -163,7 +163,7 @@ async def test_a_call_in_place_of_a_function_is_refused(local: Lab) -> None:
 
 @pytest.mark.parametrize("text", ["nul\0", "\udcff"])
 @pytest.mark.parametrize("where", ["name", "key"])
-async def test_text_that_no_database_keeps_is_refused_before_execution(
+async def test_text_that_no_database_can_store_is_refused_before_execution(
     lab: Lab, text: str, where: str
 ) -> None:
     calls: list[int] = []
@@ -173,7 +173,7 @@ async def test_text_that_no_database_keeps_is_refused_before_execution(
             names: dict[str, Any] = {"name": "step", where: text}
             await ctx.step(lambda: calls.append(1), **names)
         except BadInput:
-            # And the run is none the worse for it.
+            # And the run is not affected.
             return str(await ctx.step(str, 1))
         return "executed"
 
@@ -182,7 +182,7 @@ async def test_text_that_no_database_keeps_is_refused_before_execution(
     assert calls == []
 
 
-async def test_a_step_that_leaves_the_interpreter_fails_alone(local: Lab) -> None:
+async def test_a_step_that_exits_the_interpreter_fails_alone(local: Lab) -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -203,7 +203,7 @@ async def test_a_step_that_leaves_the_interpreter_fails_alone(local: Lab) -> Non
     assert found == ["it called sys.exit(3)", "it called sys.exit(4)"]
 
 
-async def test_an_error_that_cannot_be_shown_fails_the_step_and_nothing_else(local: Lab) -> None:
+async def test_an_error_that_cannot_be_shown_fails_only_its_step(local: Lab) -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no")

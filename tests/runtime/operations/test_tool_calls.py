@@ -1,11 +1,11 @@
-"""The loop of an agent on the providers' own clients: no call twice, no answer asked for twice."""
+"""An agent loop on the providers' own clients: no call and no model request happens twice."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon import points, transcript
@@ -30,7 +30,7 @@ def ask(request: pytest.FixtureRequest, fake: FakeModel) -> Callable[..., Any]:
 
 
 def asker(form: str, fake: FakeModel) -> Callable[..., Any]:
-    """The provider's own client, asked with a list of messages."""
+    """The provider's own client, called with a list of messages."""
     anthropic, openai = pytest.importorskip("anthropic"), pytest.importorskip("openai")
 
     @asynccontextmanager
@@ -59,7 +59,7 @@ def asker(form: str, fake: FakeModel) -> Callable[..., Any]:
 
 
 class Shop:
-    """The tools, and what they did."""
+    """The tools, and a record of what they did."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -98,7 +98,9 @@ def looping(shop: Shop, ask: Callable[..., Any], **options: Any) -> Any:
     return agent(body)
 
 
-async def test_a_loop_on_each_client(lab: Lab, ask: Callable[..., Any], fake: FakeModel) -> None:
+async def test_a_loop_on_each_client_calls_each_tool_once(
+    lab: Lab, ask: Callable[..., Any], fake: FakeModel
+) -> None:
     shop = Shop()
     async with lab.working(looping(shop, ask)):
         run = await lab.client.start("agent")
@@ -144,10 +146,10 @@ async def test_the_answer_and_the_calls_it_plans_are_one_commit(
 
 
 @pytest.mark.parametrize("declared", ["idempotent", None])
-async def test_a_worker_is_lost_inside_a_tool(
+async def test_a_worker_that_is_lost_inside_a_tool_repeats_no_call(
     lab: Lab, ask: Callable[..., Any], fake: FakeModel, declared: str | None
 ) -> None:
-    """The finished call beside it, and the model, are not asked again; neither is the lost call."""
+    """Neither the lost call, nor the finished one beside it, nor the model request is repeated."""
     shop = Shop()
     shop.held = Held()
     one = looping(shop, ask, effect=declared)
@@ -156,7 +158,7 @@ async def test_a_worker_is_lost_inside_a_tool(
         await shop.held.reached.wait()
         await until(lambda: lab.effects(run)["charge"] == "confirmed")
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             if declared is None:
                 await lab.asked(run)
                 await lab.client.answer(run, "happened", "sent, says the server")
@@ -213,7 +215,7 @@ async def test_a_person_is_asked_before_a_tool_is_called(
     assert row.state == ("failed" if "is_error" in result else "confirmed")
 
 
-async def test_what_cannot_be_called_is_told_to_the_model(local: Lab) -> None:
+async def test_a_call_that_cannot_be_made_is_reported_to_the_model(local: Lab) -> None:
     def work(amount: int) -> int:
         raise AssertionError
 
@@ -245,7 +247,7 @@ async def test_what_cannot_be_called_is_told_to_the_model(local: Lab) -> None:
     assert states == {"a": "planned", "b": "planned", "c": "planned", "d": "failed"}
 
 
-async def test_ids_that_a_provider_uses_again_name_other_calls(lab: Lab) -> None:
+async def test_call_ids_that_a_provider_reuses_are_different_calls(lab: Lab) -> None:
     called: list[int] = []
 
     async def work(amount: int) -> int:
@@ -266,7 +268,7 @@ async def test_ids_that_a_provider_uses_again_name_other_calls(lab: Lab) -> None
     assert called == [1, 2, 3]
 
 
-async def test_what_is_no_answer_is_refused(local: Lab) -> None:
+async def test_an_invalid_answer_of_the_model_is_refused(local: Lab) -> None:
     async def body(ctx: andon.Context) -> Any:
         await ctx.model(answered, {"text": "hello"})
 

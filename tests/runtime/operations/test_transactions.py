@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Lab, agent, bury, until
+from tests.runtime.harness import Lab, agent, declare_lost, until
 
 import andon
 
 
 def sql(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
-    """Run a statement on a connection that has nothing to do with andon."""
+    """Run a statement on a connection that is independent of andon."""
     if lab.url.startswith("sqlite"):
         import apsw
 
@@ -43,7 +43,7 @@ def insert(connection: Any, n: int) -> dict[str, int]:
     return {"inserted": n}
 
 
-async def test_the_writes_and_the_result_are_there_once(lab: Lab) -> None:
+async def test_the_writes_and_the_result_are_stored_once(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> list[Any]:
         found = [await ctx.transaction(insert, n) for n in (1, 2)]
         await ctx.event("go")
@@ -56,7 +56,7 @@ async def test_the_writes_and_the_result_are_there_once(lab: Lab) -> None:
     assert [entry.state for entry in await lab.journal(run, "step")] == ["done", "done"]
 
 
-async def test_an_error_takes_the_writes_back(lab: Lab) -> None:
+async def test_an_error_rolls_the_writes_back(lab: Lab) -> None:
     def half(connection: Any) -> None:
         insert(connection, 1)
         raise ValueError("changed my mind")
@@ -76,7 +76,7 @@ async def test_an_error_takes_the_writes_back(lab: Lab) -> None:
     assert numbers(lab) == []
 
 
-async def test_a_result_that_cannot_be_stored_takes_the_writes_back(lab: Lab) -> None:
+async def test_a_result_that_cannot_be_stored_rolls_the_writes_back(lab: Lab) -> None:
     def odd(connection: Any) -> object:
         insert(connection, 1)
         return object()
@@ -123,7 +123,7 @@ def roll_back(connection: Any) -> None:
 
 @pytest.mark.parametrize("end", [commit, roll_back])
 async def test_the_user_cannot_end_the_transaction(lab: Lab, end: Callable[..., None]) -> None:
-    """Else the writes could be there without the entry, and be done again."""
+    """Otherwise the writes could be stored without the entry, and be repeated."""
 
     async def body(ctx: andon.Context) -> str:
         try:
@@ -156,7 +156,7 @@ async def test_the_user_cannot_write_to_andons_tables(local: Lab) -> None:
         assert "not authorized" in await local.result(await local.client.start("agent"))
 
 
-async def test_an_error_of_the_database_that_the_function_swallows_fails_the_step(lab: Lab) -> None:
+async def test_a_database_error_that_the_function_swallows_fails_the_step(lab: Lab) -> None:
     """On PostgreSQL the transaction is lost with it: that must not look like an outage."""
 
     def swallow(connection: Any) -> str:
@@ -183,7 +183,7 @@ async def test_an_error_of_the_database_that_the_function_swallows_fails_the_ste
 
 
 async def test_a_fenced_owner_writes_nothing(lab: Lab) -> None:
-    """Frozen before its transaction begins; awake again when somebody else has done it."""
+    """Frozen before its transaction begins; it wakes up when another worker has done it."""
     reached, go = threading.Event(), threading.Event()
     calls: list[int] = []
 
@@ -208,7 +208,7 @@ async def test_a_fenced_owner_writes_nothing(lab: Lab) -> None:
         run = await lab.client.start(one)
         await until(reached.is_set)
         async with lab.working(one) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == 1
         go.set()
         await until(lambda: not lost.active)
@@ -236,7 +236,7 @@ async def test_other_branches_write_before_and_after_it(lab: Lab) -> None:
     assert numbers(lab) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
-async def test_a_transaction_waits_for_what_was_begun_before_it(lab: Lab) -> None:
+async def test_a_transaction_waits_for_earlier_entries_in_flight(lab: Lab) -> None:
     """Its entry comes after theirs, so it must not be committed before them."""
     over = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Values: what comes back is what was given, at first and on replay, or it is refused by name."""
+"""Values come back unchanged, at first and on replay, or are refused by name."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ GOOD = [
 
 @pytest.mark.parametrize("function", GOOD, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("kind", ["step", "effect"])
-async def test_a_result_is_the_same_thing_at_first_and_on_replay(
+async def test_a_result_is_the_same_value_at_first_and_on_replay(
     local: Lab, function: Any, kind: str
 ) -> None:
     seen: list[Any] = []
@@ -131,7 +131,7 @@ async def test_an_untyped_tuple_comes_back_as_a_list_both_times(lab: Lab) -> Non
 
 
 class Model:
-    """What of pydantic's models andon uses."""
+    """The part of pydantic's models that andon uses."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -154,7 +154,7 @@ def a_model() -> Model:
     return Model(5)
 
 
-async def test_a_pydantic_model_comes_back_as_one(local: Lab) -> None:
+async def test_a_pydantic_model_comes_back_as_a_model(local: Lab) -> None:
     seen: list[Any] = []
 
     async def body(ctx: andon.Context, given: Model) -> None:
@@ -166,7 +166,7 @@ async def test_a_pydantic_model_comes_back_as_one(local: Lab) -> None:
     assert seen == [Model(4), Model(5)] * 2
 
 
-# ── refused ───────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Hostile:
@@ -253,7 +253,9 @@ async def test_an_argument_that_cannot_be_stored_is_refused_before_execution(
 
 
 @BAD_VALUES
-async def test_a_result_that_cannot_be_stored_names_its_step(local: Lab, make: Any) -> None:
+async def test_a_result_that_cannot_be_stored_is_refused_with_its_step(
+    local: Lab, make: Any
+) -> None:
     async def target() -> Any:
         return make()
 
@@ -296,7 +298,7 @@ async def test_a_result_that_would_come_back_changed_is_refused(local: Lab) -> N
     ] * 3
 
 
-async def test_a_result_that_is_not_what_its_annotation_says(local: Lab) -> None:
+async def test_a_result_that_does_not_match_its_annotation_is_refused(local: Lab) -> None:
     def wrong() -> Point:
         return {"x": "text"}  # type: ignore[return-value]
 
@@ -381,7 +383,7 @@ async def test_a_snapshot_or_checkpoint_that_cannot_be_stored_is_refused(
     assert not await local.journal(run, "snapshot")
 
 
-# ── large ones ────────────────────────────────────────────────────────────────────────────────────
+# ── large values ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_large_value_is_stored_once_and_comes_back(lab: Lab) -> None:
@@ -409,7 +411,7 @@ async def test_a_large_value_is_stored_once_and_comes_back(lab: Lab) -> None:
     assert lab.store.blob(results.pop()) == f'"{text}"'
 
 
-async def test_a_large_result_of_a_run_and_of_a_child(lab: Lab) -> None:
+async def test_a_large_result_of_a_run_and_of_a_child_comes_back(lab: Lab) -> None:
     @andon.agent
     async def large(ctx: andon.Context) -> str:
         return "x" * 200_000
@@ -442,7 +444,7 @@ async def test_time_chance_and_ids_are_the_same_on_replay(lab: Lab) -> None:
     assert abs((seen[0][0] - dt.datetime.now(dt.UTC)).total_seconds()) < 60
 
 
-async def test_lines_of_the_log_are_not_repeated_on_replay(lab: Lab) -> None:
+async def test_log_lines_are_not_repeated_on_replay(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None:
         ctx.log("begins")
         await ctx.step(str, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass
 class Point:
-    """Something that is more than JSON."""
+    """A value that is not plain JSON."""
 
     x: int
     y: int
@@ -26,7 +26,7 @@ def whose() -> list[int]:
 
 
 def leave_thread() -> int:
-    """A thread that would go on without its step."""
+    """Start a thread that would outlive its step."""
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     return os.getpid()
 
@@ -53,7 +53,7 @@ def die() -> None:
 
 
 def spin(folder: str) -> None:
-    """Neither cancellation nor a polite signal ends this, and it has a child."""
+    """Neither cancellation nor SIGTERM ends this, and it has a child."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(folder, "pids.part").write_text(f"{os.getpid()} {child.pid}")
     Path(folder, "pids.part").rename(Path(folder, "pids"))
@@ -66,11 +66,11 @@ def big(size: int) -> str:
 
 
 class Tool:
-    """Functions of a class are found by their names too."""
+    """Functions of a class are found by their qualified names too."""
 
     @staticmethod
     def use(what: str) -> str:
         return f"used {what}"
 
     def bound(self) -> None:
-        """This one is not: it would need its object."""
+        """Cannot be found by its name: it needs its object."""

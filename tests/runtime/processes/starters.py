@@ -16,7 +16,7 @@ SLEEP = ["sleep", "600"]
 
 
 class Children:
-    """What was started; all of it is ended and waited for when the test is over."""
+    """The started processes; all of them are ended and waited for when the test is over."""
 
     def __init__(self) -> None:
         self.reaping: set[asyncio.Task[int]] = set()
@@ -122,7 +122,7 @@ async def by_asyncio(children: Children) -> int:
 
 
 def whose() -> list[int]:
-    """For a step in a process of its own: its pid, and that of what it has started."""
+    """For a step in a process of its own: its pid, and that of the process it has started."""
     return [os.getpid(), subprocess.Popen(SLEEP, start_new_session=True).pid]
 
 
@@ -134,7 +134,7 @@ def whose_and_wait(file: str) -> None:
 
 
 def forked_again(children: Children) -> int:
-    """The forked child starts something itself, and says who that is."""
+    """The forked child starts a process itself, and reports its pid."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What a run's code starts says whose it is, however it is started, and from wherever."""
+"""A process that a run's code starts carries the run's mark, in any way and from any thread."""
 
 import _thread
 import asyncio
@@ -49,8 +49,8 @@ def children() -> Iterator[Children]:
 
 @pytest.fixture(autouse=True)
 def own_limit() -> Iterator[None]:
-    """The limit of the worker's own process is what it was."""
-    # It is one for the whole process, and would be the mark of whoever needs it first.
+    """The limit of the worker's own process is unchanged."""
+    # The limit is one for the whole process, and would be the mark of an unrelated process.
     multiprocessing.resource_tracker.ensure_running()
     before = resource.getrlimit(10)
     yield
@@ -70,7 +70,7 @@ async def proved(lab: Lab, receipt_id: str) -> Receipt:
 
 
 def in_thread(function: Callable[[], int]) -> int:
-    """From a thread that agent code has started itself."""
+    """Call it in a thread that agent code has started itself."""
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(function()))
     thread.start()
@@ -79,7 +79,7 @@ def in_thread(function: Callable[[], int]) -> int:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_each_way_of_starting_a_process_marks_it_from_wherever_it_is_used(
+async def test_each_way_of_starting_a_process_marks_it_from_any_place(
     local: Lab, children: Children, way: str
 ) -> None:
     start = WAYS[way]
@@ -118,7 +118,7 @@ async def test_each_way_of_starting_a_process_marks_it_from_wherever_it_is_used(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_subprocesses_of_the_loop_are_marked(
+def test_subprocesses_of_the_event_loop_are_marked(
     sqlite_url: str, children: Children, loop: str
 ) -> None:
     async def one() -> int:
@@ -147,7 +147,7 @@ def test_subprocesses_of_the_loop_are_marked(
         runner.run(main())
 
 
-async def test_a_forked_child_keeps_the_mark_and_so_does_what_it_starts(
+async def test_a_forked_child_and_its_descendants_keep_the_mark(
     local: Lab, children: Children
 ) -> None:
     async def step() -> int:
@@ -163,7 +163,7 @@ async def test_a_forked_child_keeps_the_mark_and_so_does_what_it_starts(
         assert mark.of(pid) == marks.of_operation(of_attempt, 1)
 
 
-async def test_a_fork_beside_a_thread_that_starts_something_can_start_something_itself(
+async def test_a_fork_beside_a_thread_that_starts_a_process_can_start_one_itself(
     local: Lab, children: Children
 ) -> None:
     """The lock is held by a thread that the child does not have."""
@@ -176,7 +176,7 @@ async def test_a_fork_beside_a_thread_that_starts_something_can_start_something_
         mark.finish(before)
 
     async def step() -> int:
-        # Forked by code that is no run's: the fork itself does not wait for the lock.
+        # Forked by code of no run: the fork itself does not wait for the lock.
         thread.start()
         await asyncio.to_thread(holds.wait, 30)
         return 0
@@ -197,7 +197,7 @@ async def test_a_fork_beside_a_thread_that_starts_something_can_start_something_
             thread.join()
 
 
-async def test_two_runs_at_once_keep_their_own(local: Lab, children: Children) -> None:
+async def test_two_concurrent_runs_keep_their_own_marks(local: Lab, children: Children) -> None:
     reached = [asyncio.Event(), asyncio.Event()]
 
     @agent
@@ -222,7 +222,7 @@ async def test_two_runs_at_once_keep_their_own(local: Lab, children: Children) -
         assert found == {marks.of_operation(of_attempt, number) for number in (1, 2)}
 
 
-async def test_nothing_that_is_no_runs_is_marked_meanwhile(local: Lab, children: Children) -> None:
+async def test_processes_of_no_run_are_not_marked_meanwhile(local: Lab, children: Children) -> None:
     held = Held()
 
     async def step() -> int:
@@ -244,7 +244,7 @@ async def test_nothing_that_is_no_runs_is_marked_meanwhile(local: Lab, children:
         await local.result(run)
 
 
-async def test_an_error_at_the_start_gives_the_limit_back(local: Lab) -> None:
+async def test_a_failed_start_restores_the_limit(local: Lab) -> None:
     async def step() -> None:
         with pytest.raises(FileNotFoundError):
             subprocess.Popen(["/there/is/none"])  # noqa: ASYNC220
@@ -264,7 +264,7 @@ async def test_an_error_at_the_start_gives_the_limit_back(local: Lab) -> None:
     assert seen == [before]
 
 
-async def test_system_answers_as_it_always_did(local: Lab) -> None:
+async def test_os_system_returns_what_it_always_did(local: Lab) -> None:
     def step() -> list[int]:
         return [os.system("exit 3"), os.system(b"true"), os.system("kill -9 $$")]
 
@@ -279,7 +279,7 @@ async def test_system_answers_as_it_always_did(local: Lab) -> None:
 # ── steps in processes of their own ───────────────────────────────────────────────────────────
 
 
-async def test_what_a_step_in_a_process_starts_is_attributed_and_the_warm_process_is_not(
+async def test_processes_of_a_step_process_are_attributed_and_the_warm_process_is_not(
     local: Lab, children: Children
 ) -> None:
     @agent
@@ -298,7 +298,7 @@ async def test_what_a_step_in_a_process_starts_is_attributed_and_the_warm_proces
         assert not marks.belongs(mark.of(warm), of_attempt), "it serves other runs afterwards"
 
 
-async def test_a_step_in_a_process_belongs_to_its_run_while_it_executes(
+async def test_a_step_process_belongs_to_its_run_while_it_executes(
     local: Lab, tmp_path: Path
 ) -> None:
     file = tmp_path / "pids"
@@ -318,11 +318,11 @@ async def test_a_step_in_a_process_belongs_to_its_run_while_it_executes(
         assert [pid for pid in pids if proc.alive(pid)] == []
 
 
-# ── what follows ──────────────────────────────────────────────────────────────────────────────
+# ── consequences ──────────────────────────────────────────────────────────────────────────────
 
 
 def noted_messages(worker: Worker) -> list[str]:
-    """The kinds of messages that a worker writes from here on. On SQLite a start is waited for."""
+    """Record the kinds of messages that a worker writes. On SQLite a start is awaited."""
     said: list[str] = []
 
     def noting(way: str) -> None:
@@ -339,7 +339,7 @@ def noted_messages(worker: Worker) -> list[str]:
     return said
 
 
-async def test_an_attempt_that_starts_nothing_costs_the_store_nothing(lab: Lab) -> None:
+async def test_an_attempt_that_starts_no_process_costs_the_store_nothing(lab: Lab) -> None:
     async def step() -> None:
         await asyncio.to_thread(lambda: None)
 
@@ -356,7 +356,9 @@ async def test_an_attempt_that_starts_nothing_costs_the_store_nothing(lab: Lab) 
     assert "Started" not in said
 
 
-async def test_the_first_process_of_an_attempt_is_noted_once(lab: Lab, children: Children) -> None:
+async def test_the_first_process_of_an_attempt_is_recorded_once(
+    lab: Lab, children: Children
+) -> None:
     async def step() -> None:
         for _ in range(3):
             WAYS["Popen"](children)
@@ -373,7 +375,7 @@ async def test_the_first_process_of_an_attempt_is_noted_once(lab: Lab, children:
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel", "drain", "drop"])
-async def test_what_a_run_has_started_ends_before_the_run_is_somebody_elses(
+async def test_processes_of_a_run_end_before_another_worker_gets_the_run(
     lab: Lab, children: Children, how: str
 ) -> None:
     held = Held()
@@ -405,8 +407,10 @@ async def test_what_a_run_has_started_ends_before_the_run_is_somebody_elses(
     assert not proc.alive(pids[0])
 
 
-async def test_what_a_finished_run_left_is_left_alone(lab: Lab, children: Children) -> None:
-    """A server that a run has started on purpose goes on, as it would without andon."""
+async def test_processes_that_a_finished_run_left_are_left_alone(
+    lab: Lab, children: Children
+) -> None:
+    """A server that a run has started on purpose continues, as it would without andon."""
 
     async def step() -> int:
         return WAYS["Popen in a new session"](children)
@@ -420,9 +424,7 @@ async def test_what_a_finished_run_left_is_left_alone(lab: Lab, children: Childr
     assert proc.alive(pid)
 
 
-async def test_a_polite_signal_comes_before_the_hard_one(
-    lab: Lab, children: Children, tmp_path: Path
-) -> None:
+async def test_sigterm_comes_before_sigkill(lab: Lab, children: Children, tmp_path: Path) -> None:
     held, file = Held(), tmp_path / "said"
     code = "trap 'echo ended > \"$0\"; exit' TERM; while :; do sleep 0.01; done"
 
@@ -446,7 +448,7 @@ async def test_a_polite_signal_comes_before_the_hard_one(
     assert file.read_text() == "ended\n"
 
 
-async def test_what_was_ended_is_named_also_if_the_order_became_hard_meanwhile(
+async def test_ended_processes_are_reported_even_if_the_order_became_hard_meanwhile(
     lab: Lab, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held()
@@ -478,10 +480,10 @@ async def test_what_was_ended_is_named_also_if_the_order_became_hard_meanwhile(
 
 
 @pytest.mark.parametrize("how", ["raises", "timeout"])
-async def test_an_effect_that_acts_through_a_process_acts_once_also_when_it_fails(
+async def test_an_effect_that_acts_through_a_process_acts_once_even_if_it_fails(
     lab: Lab, tmp_path: Path, how: str
 ) -> None:
-    """What its first call has started would act besides the second call."""
+    """The process that its first call started would act besides the second call."""
     acts, go = tmp_path / "acts", tmp_path / "go"
     pids: list[int] = []
     code = 'while [ ! -e "$1" ]; do sleep 0.01; done; echo $$ >> "$0"'
@@ -513,7 +515,7 @@ async def test_an_effect_that_acts_through_a_process_acts_once_also_when_it_fail
 
 
 @pytest.mark.parametrize("module", ["threading", "_thread"])
-async def test_a_thread_of_the_code_itself_keeps_a_pause_from_being_proved(
+async def test_a_running_thread_of_the_agents_code_keeps_a_pause_unproved(
     lab: Lab, module: str
 ) -> None:
     held, release, over = Held(), threading.Event(), threading.Event()
@@ -549,7 +551,7 @@ async def test_a_thread_of_the_code_itself_keeps_a_pause_from_being_proved(
     assert over.is_set()
 
 
-async def test_a_worker_of_andons_own_marks_itself_and_an_embedded_one_does_not(
+async def test_andons_own_worker_marks_itself_and_an_embedded_one_does_not(
     tmp_path: Path,
 ) -> None:
     code = """

@@ -1,4 +1,4 @@
-"""A step in a process of its own can be ended, whatever it does, and is over when it is gone."""
+"""A step in a process of its own can always be ended, and is over when the process is gone."""
 
 import functools
 import os
@@ -39,7 +39,7 @@ def calls(function: Any, *args: Any, **options: Any) -> Any:
     return agent(one)
 
 
-async def test_it_is_executed_elsewhere_with_arguments_and_result_as_json(lab: Lab) -> None:
+async def test_a_step_process_gets_arguments_and_returns_its_result_as_json(lab: Lab) -> None:
     @agent
     async def all_kinds(ctx: andon.Context) -> Any:
         return [
@@ -69,7 +69,7 @@ async def test_processes_are_kept_warm_in_sessions_of_their_own_and_end_with_the
     assert not _lives(first[0])
 
 
-async def test_a_process_with_a_thread_that_goes_on_is_not_kept_but_ended(local: Lab) -> None:
+async def test_a_process_with_a_running_thread_is_ended_and_not_kept_warm(local: Lab) -> None:
     @agent
     async def leaves(ctx: andon.Context) -> Any:
         pid = await ctx.step(labour.leave_thread, process=True)
@@ -96,7 +96,7 @@ async def test_an_error_is_the_same_as_if_it_had_been_raised_here(lab: Lab) -> N
         (labour.die, r"ended by itself \(exit 7\) before it had an answer"),
     ],
 )
-async def test_whatever_becomes_of_the_process_is_the_outcome_of_the_step(
+async def test_the_fate_of_the_process_is_the_outcome_of_the_step(
     local: Lab, function: Any, says: str
 ) -> None:
     found: list[StepFailed] = []
@@ -116,7 +116,7 @@ async def test_whatever_becomes_of_the_process_is_the_outcome_of_the_step(
 
 
 @pytest.mark.parametrize("how", ["cancel", "kill", "timeout", "drain"])
-async def test_it_is_ended_with_all_that_it_started_and_over_when_that_is_gone(
+async def test_a_step_process_is_ended_with_its_descendants_before_its_step_is_over(
     lab: Lab, tmp_path: Path, how: str
 ) -> None:
     pids = tmp_path / "pids"
@@ -164,7 +164,7 @@ async def _async() -> None: ...
         (labour.Tool().bound, "can be found by its name, found <bound method"),
     ],
 )
-async def test_what_another_process_could_not_call_is_refused_before_anything_is_executed(
+async def test_a_function_that_another_process_cannot_call_is_refused_before_execution(
     local: Lab, function: Any, says: str
 ) -> None:
     async with local.working(one := calls(function)):
@@ -175,7 +175,7 @@ async def test_what_another_process_could_not_call_is_refused_before_anything_is
     assert await local.journal(run.id, "step") == []
 
 
-async def test_a_context_cannot_go_there(local: Lab) -> None:
+async def test_a_context_cannot_be_passed_to_a_step_process(local: Lab) -> None:
     @agent
     async def one(ctx: andon.Context) -> None:
         with pytest.raises(NotStorable, match="argument 1 of step 'add'"):
@@ -188,7 +188,7 @@ async def test_a_context_cannot_go_there(local: Lab) -> None:
 @pytest.mark.parametrize(
     ("guard", "runs"), [('if __name__ == "__main__":', True), ("if 1:", False)]
 )
-def test_the_functions_of_a_program_s_own_file_are_found_and_it_does_not_begin_again(
+def test_functions_of_a_programs_own_file_are_found_without_starting_it_again(
     tmp_path: Path, guard: str, runs: bool
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit('not the one of the standard library')")

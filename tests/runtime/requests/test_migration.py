@@ -1,4 +1,4 @@
-"""A run goes on with another version only if that version's code fits what it has done."""
+"""A run is migrated to another version only if that version's code fits its journal."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def waiting(lab: Lab) -> str:
     return run_id
 
 
-async def test_a_run_goes_on_with_code_that_fits(lab: Lab) -> None:
+async def test_a_run_is_migrated_to_code_that_fits_its_journal(lab: Lab) -> None:
     run_id = await waiting(lab)
     async with lab.working(Agent(fitting, name="agent", version="2")):
         await asyncio.to_thread(requests.migrate, lab.store, run_id, "2", by="me")
@@ -66,7 +66,7 @@ async def test_a_run_goes_on_with_code_that_fits(lab: Lab) -> None:
     assert [one.ending for one in lab.store.attempts(run_id)][1] == "migrated"
 
 
-async def test_a_run_stays_where_it_was_if_the_code_does_not_fit(lab: Lab) -> None:
+async def test_a_run_keeps_its_version_if_the_new_code_does_not_fit(lab: Lab) -> None:
     run_id = await waiting(lab)
     async with lab.working(
         Agent(unfit, name="agent", version="2"), Agent(old, name="agent", version="1")
@@ -101,7 +101,7 @@ async def test_a_paused_run_stays_paused_whichever_version_it_is_on(lab: Lab, co
         assert await lab.result(run_id) == ("new code" if code is fitting else "old code")
 
 
-async def test_why_it_does_not_fit_is_told_and_nothing_else_changes(lab: Lab) -> None:
+async def test_a_failed_migration_reports_the_reason_and_changes_nothing_else(lab: Lab) -> None:
     run_id = await waiting(lab)
     before = lab.store.run(run_id)
     async with lab.working(Agent(unfit, name="agent", version="2")):
@@ -114,7 +114,7 @@ async def test_why_it_does_not_fit_is_told_and_nothing_else_changes(lab: Lab) ->
     assert json.loads(after.error or "{}")["type"] == "Diverged"
 
 
-async def test_code_that_raises_before_it_is_where_the_run_stands_does_not_fit(lab: Lab) -> None:
+async def test_code_that_raises_before_the_runs_current_place_does_not_fit(lab: Lab) -> None:
     async def broken(ctx: andon.Context) -> str:
         raise KeyError("of another input")
 
@@ -126,7 +126,7 @@ async def test_code_that_raises_before_it_is_where_the_run_stands_does_not_fit(l
     assert [one.ending for one in lab.store.attempts(run_id)][1] == "refused"
 
 
-async def test_a_worker_that_leaves_before_it_knows_leaves_the_question_open(lab: Lab) -> None:
+async def test_a_worker_that_leaves_during_the_trial_leaves_it_open(lab: Lab) -> None:
     run_id = await waiting(lab)
     async with lab.working(Agent(fitting, name="agent", version="2"), poll_seconds=60) as worker:
         write = worker.store.write
@@ -146,7 +146,7 @@ async def test_a_worker_that_leaves_before_it_knows_leaves_the_question_open(lab
     assert row.trial is not None, "its code has not been tried yet"
 
 
-async def test_a_run_that_is_not_due_yet_stays_so(local: Lab) -> None:
+async def test_a_migrated_run_that_is_not_due_yet_stays_so(local: Lab) -> None:
     async with local.working(
         Agent(old, name="agent", version="1"), Agent(fitting, name="agent", version="2")
     ):
@@ -158,7 +158,7 @@ async def test_a_run_that_is_not_due_yet_stays_so(local: Lab) -> None:
     assert abs(local.store.run(run_id).available_at - before.available_at) < 60
 
 
-async def test_only_what_nobody_holds_can_be_migrated(local: Lab) -> None:
+async def test_only_a_waiting_run_can_be_migrated(local: Lab) -> None:
     run_id = await waiting(local)
     for version, error in (("1", BadInput), ("9", NotFound)):
         with pytest.raises(error):
@@ -172,7 +172,7 @@ async def test_only_what_nobody_holds_can_be_migrated(local: Lab) -> None:
         await asyncio.to_thread(requests.migrate, local.store, run_id, "2")
 
 
-async def test_code_that_waits_for_something_else_is_not_waited_for(
+async def test_a_trial_does_not_wait_for_code_that_waits_outside_its_steps(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("andon.runtime.attempt.rehearsal.REHEARSAL_SECONDS", 0.1)

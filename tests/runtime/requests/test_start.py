@@ -60,7 +60,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-async def test_what_does_not_fit_is_refused_before_the_run_exists(lab: Lab, by_name: bool) -> None:
+async def test_arguments_that_do_not_fit_are_refused_before_the_run_exists(
+    lab: Lab, by_name: bool
+) -> None:
     one = agent(typed)
     async with lab.working(one):
         for given, why in BAD:
@@ -74,13 +76,13 @@ async def test_what_does_not_fit_is_refused_before_the_run_exists(lab: Lab, by_n
         assert await lab.result(run) == ["Order", "Basket", "Model", None]
 
 
-async def test_code_at_hand_checks_what_only_code_can_check(local: Lab) -> None:
+async def test_an_agent_in_the_same_program_is_checked_by_its_code_too(local: Lab) -> None:
     with pytest.raises(BadInput, match="argument 'model'"):
         await local.client.run(agent(typed), **{**GOOD, "model": {"number": "many"}})
     assert await local.client.list() == []
 
 
-async def test_a_child_is_checked_too(lab: Lab) -> None:
+async def test_the_arguments_of_a_child_are_checked_too(lab: Lab) -> None:
     async def parent(ctx: andon.Context) -> str:
         try:
             await ctx.child("sorter", "x", items="many")
@@ -95,7 +97,7 @@ async def test_a_child_is_checked_too(lab: Lab) -> None:
     assert [one.id for one in await lab.client.list()] == [run]
 
 
-async def test_what_reaches_the_agent_is_what_was_given(local: Lab) -> None:
+async def test_the_agent_gets_exactly_the_given_arguments(local: Lab) -> None:
     one = agent(sorter)
     assert await local.client.run(one, "a", 3.0) == "a 3.0"
     assert await local.client.run(one, "a", basket=[object.__name__]) == "a 1"
@@ -107,7 +109,7 @@ async def test_annotations_that_cannot_be_resolved_refuse_nothing(local: Lab) ->
     assert await local.client.run(one, 1, "x") == ["int", "str", "NoneType", "NoneType", "NoneType"]
 
 
-async def test_a_registration_of_an_earlier_andon_refuses_nothing(lab: Lab) -> None:
+async def test_a_registration_of_an_earlier_release_refuses_nothing(lab: Lab) -> None:
     async with lab.working(agent(sorter)):
         pass
     row = agent(sorter).row.but(types="{}")

@@ -1,4 +1,4 @@
-"""The ledger of a run that is over, as a repair asks for it: what is not certain is in doubt."""
+"""The ledger of a finished run, for a transcript repair: every uncertain call is in doubt."""
 
 import contextlib
 from typing import Any
@@ -68,7 +68,7 @@ def call(name: str) -> Call:
     return Call(f"id_{name}", name, {}, 1)
 
 
-async def test_what_a_run_knows_of_its_calls(lab: Lab) -> None:
+async def test_the_ledger_knows_the_outcome_of_each_call(lab: Lab) -> None:
     ledger = await given_up(lab, fine, declined, booked)
     assert ledger(call("fine")) == Done("receipt 1")
     assert ledger(call("declined")) == Done("DidNotHappen: card declined", error=True)
@@ -79,12 +79,12 @@ async def test_what_a_run_knows_of_its_calls(lab: Lab) -> None:
     assert ledger(call("never seen")) is None
 
 
-async def test_what_is_in_doubt_stays_so(lab: Lab) -> None:
+async def test_an_effect_in_doubt_is_in_doubt_in_the_ledger(lab: Lab) -> None:
     ledger = await given_up(lab, lost, asked=True)
     assert ledger(call("lost")) is IN_DOUBT
 
 
-async def test_a_run_whose_conversation_goes_on_elsewhere_acts_no_more(lab: Lab) -> None:
+async def test_a_run_whose_conversation_continues_elsewhere_does_not_act_any_more(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         answer = await ctx.model(answered, "fine", "booked")
         await ctx.tool("id_booked", "booked", {}, booked)
@@ -111,7 +111,7 @@ async def test_a_run_whose_conversation_goes_on_elsewhere_acts_no_more(lab: Lab)
     assert ledger(call("booked")) == Done("booking 1")  # and not undone
 
 
-async def test_a_repair_from_it_is_whole(lab: Lab) -> None:
+async def test_a_repair_from_the_ledger_of_a_run_is_complete(lab: Lab) -> None:
     ledger = await given_up(lab, fine, declined, booked)
     answer = await answered("fine", "lost")
     talk = [{"role": "user", "content": "go"}, *transcript.turn(answer)]

@@ -1,4 +1,4 @@
-"""How many connections a PostgreSQL server is asked for, and what happens when it has none left."""
+"""How many connections a worker takes from a PostgreSQL server, and what if none is left."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fill(url: str) -> list[PostgresStore]:
-    """As many workers as the server takes, as far as it knows of them."""
+    """Register as many workers as the server has room for."""
     found: list[PostgresStore] = []
     try:
         while True:
@@ -88,7 +88,7 @@ def crowd(small_url: str) -> Iterator[list[PostgresStore]]:
 
 
 class Program:
-    """A command that goes on, and what it says."""
+    """A command that keeps running, and its output."""
 
     def __init__(self, folder: Path, url: str, *words: str) -> None:
         self.said = folder / f"{len(list(folder.iterdir()))}.said"
@@ -135,7 +135,7 @@ def command(folder: Path, url: str, *words: str) -> "subprocess.CompletedProcess
 
 
 def connections(url: str) -> int:
-    """How many there are to a database, but for the one that asks."""
+    """The number of connections to a database, except the one that asks."""
     name = url.rpartition("/")[2]
     with psycopg.connect(url.rpartition("/")[0] + "/postgres") as db:
         [[count]] = db.execute(
@@ -163,7 +163,7 @@ async def waits(ctx: Any) -> None:
     await ctx.step(asyncio.sleep, 600)
 
 
-# ── how many ──────────────────────────────────────────────────────────────────────────────────
+# ── the number of connections ─────────────────────────────────────────────────────────────────
 
 
 async def test_an_idle_worker_has_two_connections_and_a_busy_one_at_most_three(
@@ -186,24 +186,24 @@ async def test_an_idle_worker_has_two_connections_and_a_busy_one_at_most_three(
     store.close()
 
 
-async def test_an_idle_worker_beats_looks_and_claims_in_one_transaction(
+async def test_an_idle_worker_sends_heartbeat_poll_and_claim_in_one_transaction(
     postgres_with_tables_url: str,
 ) -> None:
-    """Four a second were one claim in two, and as many looks at the others and at the versions."""
+    """A transaction for each would be four a second, two of them for peers and versions."""
     url = postgres_with_tables_url
     store = open_store(url)
     settings = Settings(store=url, lease_seconds=1.0, poll_seconds=0.01)
     async with Worker(store, [agent(waits)], settings) as worker:
-        await until(lambda: worker._claim_number > 12)  # what it does at first is behind it
+        await until(lambda: worker._claim_number > 12)  # its first transactions are behind it
         claims, before = worker._claim_number, transactions(url)
         await until(lambda: worker._claim_number > claims + 20)
         made = transactions(url) - before
-        # The server counts a second late: of those before, too.
+        # The server's count is a second late: it includes earlier ones.
         assert made <= worker._claim_number - claims + 8
     store.close()
 
 
-# ── a server that is full ─────────────────────────────────────────────────────────────────────
+# ── a full server ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_twenty_workers_fit_into_fifty_connections_and_leave_some_for_orders(
@@ -231,7 +231,7 @@ def test_an_order_gets_through_when_workers_have_filled_the_server(
         store.close()
 
 
-def test_an_order_waits_for_a_place_that_somebody_else_has_taken(
+def test_an_order_waits_for_a_connection_that_another_client_holds(
     crowd: list[PostgresStore], small: Cluster, small_url: str, folder: Path
 ) -> None:
     others = []
@@ -250,7 +250,7 @@ def test_an_order_waits_for_a_place_that_somebody_else_has_taken(
     assert crowd[0].latches()
 
 
-def test_a_worker_that_is_refused_says_so_and_starts_when_there_is_room(
+def test_a_worker_that_is_refused_reports_it_and_starts_when_there_is_room(
     crowd: list[PostgresStore], small_url: str, program: Callable[..., Program]
 ) -> None:
     before = connections(small_url)
@@ -263,7 +263,7 @@ def test_a_worker_that_is_refused_says_so_and_starts_when_there_is_room(
     eventually(lambda: working.says("is ready"))
 
 
-def test_a_worker_without_a_place_for_reading_reads_on_what_it_has(
+def test_a_worker_without_a_connection_for_reads_uses_its_existing_one(
     crowd: list[PostgresStore], small_url: str
 ) -> None:
     assert crowd[0].run("r") is None
@@ -271,7 +271,7 @@ def test_a_worker_without_a_place_for_reading_reads_on_what_it_has(
     assert connections(small_url) <= 50 - 3 - RESERVED
 
 
-def test_a_role_with_a_limit_of_its_own_keeps_places_for_orders(small: Cluster) -> None:
+def test_a_role_with_a_limit_of_its_own_keeps_connections_for_orders(small: Cluster) -> None:
     url = small.fresh_database()
     with psycopg.connect(url, autocommit=True) as db:
         name = url.rpartition("/")[2]

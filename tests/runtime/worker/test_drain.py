@@ -1,4 +1,4 @@
-"""Leaving, from inside: what is in flight when a worker is told to go."""
+"""A drain seen from inside: operations in flight when a worker is asked to leave."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, by_thread, until
+from tests.runtime.harness import Held, Lab, agent, by_thread, declare_lost, until
 
 import andon
 from andon.errors import Fenced
@@ -19,8 +19,8 @@ from andon.settings import Settings
 from andon.store import open_store
 
 
-def told_at_the_claim(worker: Worker) -> None:
-    """Tell it to go once its claim is committed, and before it knows."""
+def tell_at_the_claim(worker: Worker) -> None:
+    """Ask it to leave once its claim is committed, and before it gets the answer."""
     write = worker.store.write
 
     def writes(batch: Any) -> Any:
@@ -36,7 +36,7 @@ def told_at_the_claim(worker: Worker) -> None:
 # ── a claim in flight ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_a_leaving_worker_has_just_claimed_goes_back_to_where_it_waited(
+async def test_a_run_that_a_leaving_worker_has_just_claimed_returns_to_its_place(
     lab: Lab,
 ) -> None:
     called: list[str] = []
@@ -61,7 +61,7 @@ async def test_what_a_leaving_worker_has_just_claimed_goes_back_to_where_it_wait
     assert called == [urgent, run_id], "it is not ahead of what is more urgent"
 
 
-async def test_a_claim_that_is_slow_is_waited_for_and_what_it_claimed_goes_back(lab: Lab) -> None:
+async def test_a_slow_claim_in_flight_is_waited_for_and_its_runs_are_returned(lab: Lab) -> None:
     """Longer than the announcement may take."""
     answered = threading.Event()
 
@@ -89,7 +89,7 @@ async def test_a_claim_that_is_slow_is_waited_for_and_what_it_claimed_goes_back(
     assert [one.ending for one in lab.store.attempts(run_id)] == ["untouched"]
 
 
-async def test_a_worker_that_starts_over_while_it_is_told_to_go_takes_nothing(lab: Lab) -> None:
+async def test_a_worker_that_registers_anew_during_a_drain_takes_nothing(lab: Lab) -> None:
     stubborn = Held()
 
     async def step() -> None:
@@ -124,7 +124,7 @@ async def test_a_worker_that_starts_over_while_it_is_told_to_go_takes_nothing(la
     assert row.ended_at is not None
 
 
-async def test_being_told_by_several_is_announced_once(lab: Lab) -> None:
+async def test_several_drain_requests_are_announced_once(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> None: ...
 
     store = open_store(lab.url)
@@ -147,10 +147,10 @@ async def test_being_told_by_several_is_announced_once(lab: Lab) -> None:
     assert [one.worker for one in said] == [worker.worker_id]
 
 
-# ── told again ────────────────────────────────────────────────────────────────────────────────────
+# ── a second request ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_told_again_at_once_still_means_not_to_wait_for_steps(local: Lab) -> None:
+async def test_a_second_drain_request_at_once_means_not_to_wait_for_steps(local: Lab) -> None:
     held = Held()
 
     async def body(ctx: andon.Context) -> None:
@@ -164,7 +164,7 @@ async def test_told_again_at_once_still_means_not_to_wait_for_steps(local: Lab) 
     assert [one.ending for one in local.store.attempts(run_id)] == ["cut"]
 
 
-# ── what ends while it is cut off ─────────────────────────────────────────────────────────────────
+# ── operations that end while they are cut off ────────────────────────────────────────────────────
 
 
 async def test_an_effect_that_ends_while_it_is_cut_off_is_confirmed_with_its_result(
@@ -192,7 +192,7 @@ async def test_an_effect_that_ends_while_it_is_cut_off_is_confirmed_with_its_res
     assert done == ["a"]
 
 
-async def test_an_undo_that_ends_while_it_is_cut_off_is_not_done_again(lab: Lab) -> None:
+async def test_an_undo_that_ends_while_it_is_cut_off_is_not_repeated(lab: Lab) -> None:
     undone: list[str] = []
     held = Held()
 
@@ -218,10 +218,10 @@ async def test_an_undo_that_ends_while_it_is_cut_off_is_not_done_again(lab: Lab)
     assert undone == ["paid"]
 
 
-# ── what does not let go ──────────────────────────────────────────────────────────────────────────
+# ── code that does not end ────────────────────────────────────────────────────────────────────────
 
 
-async def test_threads_that_are_all_taken_do_not_keep_a_worker(local: Lab) -> None:
+async def test_a_drain_completes_although_every_thread_is_occupied(local: Lab) -> None:
     loop, let_go = asyncio.get_running_loop(), threading.Event()
     taken = [loop.run_in_executor(None, let_go.wait, 30) for _ in range(64)]
 
@@ -236,7 +236,7 @@ async def test_threads_that_are_all_taken_do_not_keep_a_worker(local: Lab) -> No
     assert row.state == "gone"
 
 
-async def test_a_server_that_is_cancelled_again_still_gives_everything_back(lab: Lab) -> None:
+async def test_serving_that_is_cancelled_again_still_returns_every_run(lab: Lab) -> None:
     held = Held()
 
     async def body(ctx: andon.Context) -> None:
@@ -266,7 +266,7 @@ async def test_a_server_that_is_cancelled_again_still_gives_everything_back(lab:
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_link_that_leads_nowhere_does_not_keep_a_run_from_its_next_attempt(
+async def test_a_dangling_symlink_does_not_keep_a_run_from_its_next_attempt(
     local: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -281,6 +281,6 @@ async def test_a_link_that_leads_nowhere_does_not_keep_a_run_from_its_next_attem
         await held.reached.wait()
         lost = first if first.active else second
         (tmp_path / f"{cleanup._prefix(run_id)}999999999-1-x").symlink_to(tmp_path / "nowhere")
-        bury(second if lost is first else first, lost)
+        declare_lost(second if lost is first else first, lost)
         assert await local.result(run_id) == 2
         held.release.set()

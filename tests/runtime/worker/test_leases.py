@@ -1,4 +1,4 @@
-"""Leases: who lost one writes nothing, says so, and begins anew."""
+"""Leases: a worker that lost its lease writes nothing, reports that, and registers anew."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from andon.store.store import Append, Beat, Claim, Settle
 
 
 def declare_silent(lab: Lab, worker: Worker) -> None:
-    """As another worker does when a lease has ended."""
+    """Declare it silent, as another worker does when a lease has ended."""
     message = Claim(
         worker_id="witness",
         agents=(),
@@ -29,7 +29,7 @@ def declare_silent(lab: Lab, worker: Worker) -> None:
     assert outcome.returned >= 1
 
 
-async def test_a_worker_that_lost_its_lease_writes_nothing_and_begins_anew(
+async def test_a_worker_that_lost_its_lease_writes_nothing_and_registers_anew(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = Held()
@@ -56,7 +56,7 @@ async def test_a_worker_that_lost_its_lease_writes_nothing_and_begins_anew(
         declare_silent(lab, worker)
         written = len(await lab.journal(run))
         held.release.set()
-        # The same process under another name: it claims the run again and goes on.
+        # The same process under another name: it claims the run again and continues.
         await until(lambda: worker.worker_id != before)
         assert await lab.result(run) == "worked"
         entries = await lab.journal(run)
@@ -67,10 +67,10 @@ async def test_a_worker_that_lost_its_lease_writes_nothing_and_begins_anew(
     assert [row.ending for row in lab.store.attempts(run)] == ["interrupted", "succeeded"]
 
 
-async def test_a_heartbeat_that_is_refused_ends_everything_in_hand(
+async def test_a_refused_heartbeat_ends_everything_in_hand(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The code is cancelled although nothing of it asks the store."""
+    """The code is cancelled although it does not access the store."""
     cancelled: list[int] = []
     held = asyncio.Event()
 
@@ -103,7 +103,7 @@ async def test_a_heartbeat_that_is_refused_ends_everything_in_hand(
     assert "is fenced: its lease ended. It starts over." in caplog.text
 
 
-async def test_an_effect_is_not_started_after_the_lease(lab: Lab) -> None:
+async def test_no_effect_is_started_after_the_lease_has_ended(lab: Lab) -> None:
     """Trust ends before the lease does; then the lease is renewed first, or nothing is started."""
     calls: list[int] = []
     held = Held()
@@ -135,8 +135,8 @@ async def test_an_effect_is_not_started_after_the_lease(lab: Lab) -> None:
     assert calls == [1]
 
 
-async def test_who_was_frozen_while_its_lease_was_renewed_renews_it_again(lab: Lab) -> None:
-    """The answer said that it is held; by the time it is heard, that may be over."""
+async def test_a_worker_that_was_frozen_during_a_renewal_renews_again(lab: Lab) -> None:
+    """The answer grants the lease; by the time the worker reads it, the lease may be over."""
     renewals: list[int] = []
     trusted: list[bool] = []
     held = Held()
@@ -236,7 +236,7 @@ async def test_a_silent_worker_is_replaced_when_its_lease_ends(lab: Lab) -> None
     assert states == ["interrupted", "succeeded"]
 
 
-def test_a_process_that_nobody_has_waited_for_is_gone() -> None:
+def test_a_zombie_worker_counts_as_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert os.path.exists(f"/proc/{process.pid}/stat")
@@ -246,7 +246,7 @@ def test_a_process_that_nobody_has_waited_for_is_gone() -> None:
 async def test_a_run_whose_last_writes_all_failed_is_not_held_for_ever(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left to say builds on what did not arrive: refused. Then the disk fails once more."""
+    """The later writes build on one that did not arrive: refused. Then the disk fails once more."""
     failed: list[str] = []
     write = SqliteStore._write
 

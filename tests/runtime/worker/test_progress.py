@@ -1,4 +1,4 @@
-"""What a worker says of itself is made by what it does: a blocked one cannot fake it."""
+"""A worker's progress report is made by its activity: a blocked worker cannot fake it."""
 
 import asyncio
 import fcntl
@@ -29,7 +29,7 @@ spins_for_ever()
 """
 
 
-async def test_heartbeats_tell_the_tick_the_operations_and_the_steps_in_hand(lab: Lab) -> None:
+async def test_heartbeats_report_the_tick_the_operations_and_the_steps_in_hand(lab: Lab) -> None:
     held = Held()
 
     async def slow() -> None:
@@ -57,7 +57,7 @@ async def test_heartbeats_tell_the_tick_the_operations_and_the_steps_in_hand(lab
         assert worker.operations == 1
 
 
-async def test_a_blocked_loop_shows(local: Lab) -> None:
+async def test_a_blocked_event_loop_shows_as_growing_lag(local: Lab) -> None:
     blocked, go = threading.Event(), threading.Event()
 
     @agent
@@ -71,7 +71,7 @@ async def test_a_blocked_loop_shows(local: Lab) -> None:
             blocked.wait(30)
             tick = worker.progress.tick
             lags: list[float] = []
-            while len(set(lags)) < 3:  # each heartbeat says how long it has been blocked
+            while len(set(lags)) < 3:  # each heartbeat reports how long it has been blocked
                 [row] = local.store.workers()
                 lags.append(json.loads(row.progress or '{"lag": 0}')["lag"])
             go.set()
@@ -86,7 +86,7 @@ async def test_a_blocked_loop_shows(local: Lab) -> None:
     assert lags == sorted(lags)
 
 
-async def test_a_supervisor_is_pinged_and_the_pipe_is_nobody_else_s(
+async def test_a_worker_pings_its_supervisor_over_a_pipe_that_it_does_not_pass_on(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, write = os.pipe()
@@ -117,7 +117,7 @@ def test_a_ping_fits_into_a_pipe_as_a_whole() -> None:
     assert json.loads(found) == {"tick": 1, "steps": 2, "runs": {}}
 
 
-def test_the_stacks_of_a_process_that_spins_can_be_had(tmp_path: Path) -> None:
+def test_the_stacks_of_a_spinning_process_can_be_dumped(tmp_path: Path) -> None:
     stacks = tmp_path / "stacks"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "ANDON_STACKS": str(stacks)}
     command = [sys.executable, "-c", SPIN]

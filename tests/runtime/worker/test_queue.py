@@ -1,11 +1,11 @@
-"""Real workers keep limits, serve their queues, and go on with what was redriven."""
+"""Real workers keep limits, serve their queues, and continue redriven runs."""
 
 import asyncio
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.control import dead
@@ -21,7 +21,7 @@ def limit(lab: Lab, scope: str, name: str, **terms: Any) -> None:
 
 
 class Crowd:
-    """Counts who is inside at once."""
+    """Counts the runs that are inside at once."""
 
     def __init__(self) -> None:
         self.inside, self.most, self.begun = 0, 0, list[str]()
@@ -32,16 +32,16 @@ class Crowd:
         self.most = max(self.most, self.inside)
         if meeting is not None:
             await meeting.wait()
-            await asyncio.sleep(0.02)  # for those who should not be let in
+            await asyncio.sleep(0.02)  # for those that should not be let in
         self.inside -= 1
 
 
 # ── limits ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_two_workers_together_run_no_more_than_the_agent_says(lab: Lab) -> None:
+async def test_two_workers_together_run_no_more_than_the_agents_limit(lab: Lab) -> None:
     crowd = Crowd()
-    pairs = asyncio.Barrier(2)  # nobody leaves alone: two are let in
+    pairs = asyncio.Barrier(2)  # none leaves alone: two are let in
 
     async def visitor(ctx: andon.Context, name: str) -> None:
         await ctx.step(lambda: crowd.visit(name, pairs), name="visit")
@@ -62,7 +62,7 @@ async def test_a_worker_wakes_when_a_rate_lets_the_next_run_begin(lab: Lab) -> N
         await ctx.step(crowd.visit, name)
 
     one = agent(visitor, rate="1/0.1s")
-    # It never looks by itself: only the rate can have woken it.
+    # Its own poll interval is far too long: only the rate can have woken it.
     async with lab.working(one, poll_seconds=3600):
         runs = [await lab.client.start(one, str(n)) for n in range(4)]
         for run in runs:
@@ -70,7 +70,7 @@ async def test_a_worker_wakes_when_a_rate_lets_the_next_run_begin(lab: Lab) -> N
     assert sorted(crowd.begun) == ["0", "1", "2", "3"]
 
 
-async def test_a_limit_is_told_at_registration_and_refused_if_it_is_none(local: Lab) -> None:
+async def test_a_limit_is_registered_with_its_agent_and_refused_if_invalid(local: Lab) -> None:
     async def visitor(ctx: andon.Context) -> None:
         pass
 
@@ -145,7 +145,7 @@ async def test_a_restart_of_the_old_version_does_not_demote_the_new_one(lab: Lab
             assert await version_of(lab) == "1"
 
 
-async def test_a_worker_that_starts_over_does_not_promote_its_version_again(lab: Lab) -> None:
+async def test_a_worker_that_registers_anew_does_not_promote_its_version_again(lab: Lab) -> None:
     async def plain(ctx: andon.Context) -> str:
         return "done"
 
@@ -153,7 +153,7 @@ async def test_a_worker_that_starts_over_does_not_promote_its_version_again(lab:
     hasty = {"promote_known": True, "lease_seconds": 0.5}
     async with lab.working(one, **hasty) as worker, lab.working(two) as other:
         first = worker.worker_id
-        bury(other, worker, "silent:the test says so")
+        declare_lost(other, worker, "silent:the test says so")
         await until(lambda: worker.worker_id != first)
         await until(lambda: worker.worker_id in {row.id for row in lab.store.workers()})
         assert await version_of(lab) == "2"
@@ -209,7 +209,7 @@ def endings(lab: Lab, run_id: str) -> list[str]:
     return [attempt.ending for attempt in lab.store.attempts(run_id)]
 
 
-async def test_a_redriven_run_tries_what_failed_it_again_and_nothing_else(lab: Lab) -> None:
+async def test_a_redriven_run_retries_only_the_step_that_failed_it(lab: Lab) -> None:
     fragile = Fragile()
     async with lab.working(fragile.agent):
         run_id = await fragile.dies(lab)
@@ -225,7 +225,7 @@ async def test_a_redriven_run_tries_what_failed_it_again_and_nothing_else(lab: L
     assert '"by": "ana"' in event.body
 
 
-async def test_the_retries_of_a_redriven_run_count_anew(lab: Lab) -> None:
+async def test_a_redriven_run_gets_all_its_retries_again(lab: Lab) -> None:
     fragile = Fragile()
     async with lab.working(fragile.agent):
         run_id = await fragile.dies(lab)
@@ -238,7 +238,7 @@ async def test_the_retries_of_a_redriven_run_count_anew(lab: Lab) -> None:
         assert await lab.result(run_id) == ["first", "second"]
 
 
-async def test_all_of_the_steps_that_failed_a_run_together_are_tried_again(lab: Lab) -> None:
+async def test_all_steps_that_failed_a_run_together_are_retried(lab: Lab) -> None:
     broken, executed = [True], list[str]()
 
     def part(name: str) -> str:
@@ -265,7 +265,7 @@ async def test_all_of_the_steps_that_failed_a_run_together_are_tried_again(lab: 
     assert endings(lab, run_id) == ["failed", "dead", "succeeded"]
 
 
-async def test_a_run_that_raised_by_itself_goes_on_where_it_raised(lab: Lab) -> None:
+async def test_a_redriven_run_that_raised_by_itself_continues_where_it_raised(lab: Lab) -> None:
     broken, executed = [True], list[str]()
 
     async def raising(ctx: andon.Context) -> str:
@@ -296,7 +296,7 @@ async def test_a_run_that_was_buried_for_its_workers_can_be_redriven(lab: Lab) -
         run_id = await lab.client.start(one)
         await held.reached.wait()
         async with lab.working(one, interruption_limit=1) as survivor:
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert (await lab.end(run_id)).state == "dead"
             dead.redrive(lab.store, run_id, by="ana")
             assert await lab.result(run_id) == "survived"
@@ -359,7 +359,7 @@ async def test_a_dropped_run_has_failed_for_good_with_its_error(lab: Lab) -> Non
     assert [one.run_id for one in lab.store.events() if one.kind == "run.dropped"] == [run_id]
 
 
-async def test_a_run_that_owes_is_not_dropped(lab: Lab) -> None:
+async def test_a_run_that_owes_an_undo_is_not_dropped(lab: Lab) -> None:
     fragile = Fragile()
     async with lab.working(fragile.agent):
         run_id = await fragile.dies(lab)
@@ -369,11 +369,11 @@ async def test_a_run_that_owes_is_not_dropped(lab: Lab) -> None:
     assert (await lab.client.get(run_id)).state == "dead"
 
 
-# ── versions that nobody carries ──────────────────────────────────────────────────────────────────
+# ── versions that no worker carries ───────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("looks", ["the one that stayed", "the one that came"])
-async def test_a_version_that_nobody_carries_is_an_event_when_it_begins_and_when_it_ends(
+async def test_a_version_without_workers_is_an_event_when_it_begins_and_when_it_ends(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, looks: str
 ) -> None:
     async def body(ctx: andon.Context) -> int:

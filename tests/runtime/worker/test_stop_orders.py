@@ -1,4 +1,4 @@
-"""A worker obeys stop orders, and says that something has ended only when it has."""
+"""A worker obeys stop orders, and reports an end only when nothing executes any more."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ SPARED = (
 
 
 async def closed(lab: Lab, receipt_id: str) -> Receipt:
-    """The receipt once every target of it is proved, or cannot be."""
+    """Wait for the receipt until every target of it is proved, or cannot be."""
     async with asyncio.timeout(30):
         while (found := await lab.client.receipt(receipt_id)).order.closed_at is None:
             await asyncio.sleep(0.003)
@@ -30,9 +30,9 @@ async def closed(lab: Lab, receipt_id: str) -> Receipt:
 
 
 async def ended_by_word(lab: Lab, receipt_id: str) -> Receipt:
-    """The receipt of a hard stop, once the worker has said that nothing of it executes.
+    """Wait for the receipt of a hard stop until the worker has reported that nothing executes.
 
-    That is no proof: this process goes on, and nobody outside has looked.
+    That is no proof: this process continues, and no observer outside has looked.
     """
     found = await closed(lab, receipt_id)
     runs = [row for row in found.targets if row.run_id is not None]
@@ -52,13 +52,13 @@ async def states(lab: Lab, run_id: str, kind: str = "step") -> list[str]:
 
 
 def stage(lab: Lab, receipt_id: str) -> str:
-    """Of the attempt itself; what it has started, as libraries do, has a target of its own."""
+    """The stage of the attempt itself; processes that libraries start have another target."""
     [row] = [row for row in lab.store.targets(receipt_id) if row.mark is None]
     return str(row.stage)
 
 
 class Seen:
-    """What agent code saw of its stop."""
+    """The stop as the agent's code saw it."""
 
     def __init__(self) -> None:
         self.reached, self.ended = asyncio.Event(), asyncio.Event()
@@ -109,7 +109,7 @@ async def test_a_pause_lets_the_step_in_hand_end_and_takes_effect_at_the_boundar
 
 
 async def test_a_pause_waits_for_all_branches_in_hand_also_in_a_group(lab: Lab) -> None:
-    """One that comes to its boundary first must not cancel the others by unwinding."""
+    """The branch that reaches its boundary first must not cancel the others by unwinding."""
     held, quick = Held(), asyncio.Event()
 
     async def slow() -> str:
@@ -197,7 +197,7 @@ async def test_a_run_that_waits_in_memory_is_paused_and_waits_again(lab: Lab) ->
 # ── cancel ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_cancel_ends_an_async_step_now_and_is_no_outcome_of_it(lab: Lab) -> None:
+async def test_a_cancel_ends_an_async_step_at_once_and_records_no_outcome_of_it(lab: Lab) -> None:
     seen = Seen()
 
     @agent
@@ -223,7 +223,9 @@ async def test_a_cancel_ends_an_async_step_now_and_is_no_outcome_of_it(lab: Lab)
 
 
 @pytest.mark.parametrize("answer", ["value", "error"])
-async def test_code_that_swallows_its_cancellation_is_not_free(lab: Lab, answer: str) -> None:
+async def test_code_that_swallows_its_cancellation_executes_nothing_further(
+    lab: Lab, answer: str
+) -> None:
     reached, swallowed, later = asyncio.Event(), [], []
 
     async def stubborn() -> str:
@@ -257,7 +259,7 @@ async def test_code_that_swallows_its_cancellation_is_not_free(lab: Lab, answer:
     assert (len(swallowed), later) == (3, [])
 
 
-async def test_whoever_caught_the_stop_gets_no_answer_from_the_journal_either(lab: Lab) -> None:
+async def test_code_that_caught_the_stop_gets_no_answer_from_the_journal_either(lab: Lab) -> None:
     seen, answered = Seen(), []
 
     async def known() -> str:
@@ -278,9 +280,7 @@ async def test_whoever_caught_the_stop_gets_no_answer_from_the_journal_either(la
 
 
 @pytest.mark.parametrize("kind", ["pause", "cancel"])
-async def test_clean_ups_are_over_before_it_is_said_that_the_run_has_stopped(
-    lab: Lab, kind: str
-) -> None:
+async def test_cleanups_end_before_the_run_is_reported_as_stopped(lab: Lab, kind: str) -> None:
     held, stages = Held(), []
     receipts: list[str] = []
 
@@ -289,7 +289,7 @@ async def test_clean_ups_are_over_before_it_is_said_that_the_run_has_stopped(
 
     @agent
     async def tidy(ctx: andon.Context) -> Any:
-        # Not by the answer to the order: the clean-up may be there before it.
+        # Not by the answer to the order: the cleanup may run before it arrives.
         ctx.cleanup(lambda: stages.append(stage(lab, lab.store.stops(1)[0].id)))
         await ctx.step(step)
         return await ctx.step(step)
@@ -344,7 +344,7 @@ async def test_an_effect_in_hand_ends_and_is_confirmed_before_a_cancel_takes_eff
     assert (await lab.client.get(run)).state == "cancelled"
 
 
-async def test_a_plain_step_may_end_within_the_window_and_is_kept(lab: Lab) -> None:
+async def test_a_sync_step_may_end_within_the_window_and_is_kept(lab: Lab) -> None:
     reached, release = threading.Event(), threading.Event()
 
     def plain() -> str:
@@ -367,7 +367,7 @@ async def test_a_plain_step_may_end_within_the_window_and_is_kept(lab: Lab) -> N
     assert (await lab.client.get(run)).state == "cancelled"
 
 
-async def test_a_cancelled_run_undoes_what_it_did(lab: Lab) -> None:
+async def test_a_cancelled_run_undoes_its_effects(lab: Lab) -> None:
     seen, undone = Seen(), []
 
     async def book() -> str:
@@ -390,7 +390,7 @@ async def test_a_cancelled_run_undoes_what_it_did(lab: Lab) -> None:
     assert lab.effects(run) == {"book": "compensated"}
 
 
-async def test_a_pause_while_it_is_undone_lets_the_undo_in_hand_end(lab: Lab) -> None:
+async def test_a_pause_during_an_undo_lets_the_undo_in_hand_end(lab: Lab) -> None:
     held, undone = Held(), []
 
     async def book(number: int) -> int:
@@ -447,7 +447,7 @@ async def test_an_order_while_the_run_is_loaded_lets_no_code_begin(lab: Lab, kin
 
     async with lab.working(never) as worker:
         run = await lab.client.start(never)
-        await lab.reach(run, "suspended")  # what nobody has touched is not loaded
+        await lab.reach(run, "suspended")  # an untouched run is not loaded
         load = worker.store.load
 
         def held(*args: Any, **options: Any) -> Any:
@@ -469,7 +469,7 @@ async def test_an_order_while_the_run_is_loaded_lets_no_code_begin(lab: Lab, kin
 
 
 async def test_an_order_during_a_replay_ends_it(lab: Lab) -> None:
-    """The second branch of the replayed code never asks: the first waits for its turn."""
+    """The second branch of the replayed code never calls: the first waits for its turn."""
     replaying, count = asyncio.Event(), 0
 
     async def number(one: int) -> int:
@@ -481,7 +481,7 @@ async def test_an_order_during_a_replay_ends_it(lab: Lab) -> None:
         count += 1
         if count == 2:
             replaying.set()
-            waits = asyncio.create_task(asyncio.Event().wait())  # nobody knows for what
+            waits = asyncio.create_task(asyncio.Event().wait())  # it is not known what for
             await ctx.step(number, 2, key="late")
             assert waits.done()
         async with asyncio.TaskGroup() as tasks:
@@ -526,7 +526,7 @@ async def test_an_order_during_a_transaction_is_all_or_nothing(
         assert await states(lab, run) == kept
 
 
-async def test_being_told_again_and_again_is_being_told_once(lab: Lab) -> None:
+async def test_an_order_that_is_delivered_repeatedly_is_obeyed_once(lab: Lab) -> None:
     held, ended = Held(), []
 
     async def step() -> None:
@@ -574,7 +574,7 @@ async def test_a_cancel_after_a_pause_is_a_cancel(lab: Lab) -> None:
     assert (await lab.client.get(run)).state == "cancelled"
 
 
-async def test_orders_are_heard_when_every_slot_is_taken_and_while_a_worker_drains(
+async def test_orders_are_received_when_every_slot_is_taken_and_while_a_worker_drains(
     lab: Lab,
 ) -> None:
     seen = Seen()
@@ -626,7 +626,7 @@ async def test_a_kill_ends_everything_of_the_run_and_its_worker_cannot_prove_it(
     assert await states(lab, run) == []
 
 
-async def test_a_thread_that_goes_on_is_not_said_to_have_ended(lab: Lab) -> None:
+async def test_a_running_thread_is_not_reported_as_ended(lab: Lab) -> None:
     reached, release = threading.Event(), threading.Event()
 
     def plain() -> None:
@@ -677,8 +677,8 @@ async def test_a_thread_behind_a_cancelled_await_counts_too(lab: Lab, how: str) 
         await ended_by_word(lab, receipt)
 
 
-async def test_what_was_given_up_before_is_confirmed_when_it_is_asked_about(lab: Lab) -> None:
-    """Its own write was refused before the order was told: the attempt is not in hand any more."""
+async def test_the_end_of_an_abandoned_attempt_is_confirmed_when_an_order_asks(lab: Lab) -> None:
+    """Its own write was refused before the order arrived: the attempt is not in hand any more."""
     held = Held()
 
     async def step() -> None:
@@ -700,7 +700,7 @@ async def test_what_was_given_up_before_is_confirmed_when_it_is_asked_about(lab:
         await ended_by_word(lab, receipt)
 
 
-async def test_what_was_given_up_before_and_goes_on_in_a_thread_is_not_confirmed(lab: Lab) -> None:
+async def test_an_abandoned_attempt_with_a_running_thread_is_not_confirmed(lab: Lab) -> None:
     held, reached, release = Held(), threading.Event(), threading.Event()
 
     def block() -> None:
@@ -752,7 +752,7 @@ async def test_a_polite_order_that_overruns_becomes_hard(lab: Lab) -> None:
     assert (await lab.client.get(run)).state == "cancelled"
 
 
-async def test_a_plain_agent_hears_who_stops_it(lab: Lab) -> None:
+async def test_a_sync_agent_gets_the_author_and_reason_of_a_stop(lab: Lab) -> None:
     seen = Seen()
 
     @agent
@@ -773,7 +773,7 @@ async def test_a_plain_agent_hears_who_stops_it(lab: Lab) -> None:
     assert (await lab.client.get(run)).state == "cancelled"
 
 
-async def test_what_a_worker_has_said_is_proved_once_its_process_is_gone(lab: Lab) -> None:
+async def test_a_worker_s_report_is_proved_once_its_process_is_gone(lab: Lab) -> None:
     seen = Seen()
 
     @agent
@@ -785,8 +785,10 @@ async def test_what_a_worker_has_said_is_proved_once_its_process_is_gone(lab: La
         await seen.reached.wait()
         receipt = await lab.client.kill(run)
         await ended_by_word(lab, receipt)
-        bury = WorkerGone(worker_id=worker.worker_id, evidence="its process is gone", ordered=True)
-        await asyncio.to_thread(lab.store.write, [bury])
+        worker_gone = WorkerGone(
+            worker_id=worker.worker_id, evidence="its process is gone", ordered=True
+        )
+        await asyncio.to_thread(lab.store.write, [worker_gone])
         found = await closed(lab, receipt)
         assert found.proved
         [row] = found.targets
@@ -863,7 +865,7 @@ async def test_a_parent_whose_child_was_cancelled_gets_the_outcome_of_the_child(
 # ── halt ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_that_is_halted_leaves_everything_and_ends(lab: Lab) -> None:
+async def test_a_halted_worker_leaves_its_runs_and_ends(lab: Lab) -> None:
     seen = Seen()
     told: list[StopNotice] = []
 
@@ -886,7 +888,9 @@ async def test_a_worker_that_is_halted_leaves_everything_and_ends(lab: Lab) -> N
     assert (await lab.client.get(run)).state == "killed"
 
 
-async def test_a_program_with_a_worker_inside_goes_on_and_holds_nothing(lab: Lab) -> None:
+async def test_a_program_with_an_embedded_worker_survives_a_halt_and_holds_nothing(
+    lab: Lab,
+) -> None:
     seen = Seen()
 
     @agent

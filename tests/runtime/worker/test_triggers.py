@@ -1,7 +1,7 @@
-"""A file or a cloud can tell a worker to go, and nothing that goes wrong there tells it anything.
+"""A stop file or a cloud notice drains a worker, and no failure to read them does.
 
-The clouds are fakes on loopback that keep the providers' rules: who does not show the header or
-the pass that is documented is refused, and there is nothing to see before there is a notice.
+The clouds are fakes on loopback that keep the providers' rules: a request without the documented
+header or token is refused, and there is nothing to see before there is a notice.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def stop_file(worker: FakeWorker, tmp_path: Path) -> Iterator[Path]:
     watch.close()
 
 
-def test_creating_the_file_drains_and_deleting_it_changes_nothing(
+def test_creating_the_stop_file_drains_and_deleting_it_changes_nothing(
     worker: FakeWorker, stop_file: Path
 ) -> None:
     stop_file.touch()
@@ -62,7 +62,9 @@ def test_creating_the_file_drains_and_deleting_it_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to nothing", "unreadable"])
-def test_whatever_has_the_name_is_the_file(worker: FakeWorker, stop_file: Path, kind: str) -> None:
+def test_a_stop_file_may_be_of_any_file_type(
+    worker: FakeWorker, stop_file: Path, kind: str
+) -> None:
     if kind == "folder":
         stop_file.mkdir()
     elif kind == "link to nothing":
@@ -72,7 +74,7 @@ def test_whatever_has_the_name_is_the_file(worker: FakeWorker, stop_file: Path, 
     until(lambda: worker.draining)
 
 
-def test_the_file_is_looked_for_where_the_worker_was_started(
+def test_the_stop_file_is_looked_for_in_the_workers_starting_folder(
     worker: FakeWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -83,7 +85,7 @@ def test_the_file_is_looked_for_where_the_worker_was_started(
     watch.close()
 
 
-def test_a_worker_does_not_start_while_the_file_is_there(tmp_path: Path) -> None:
+def test_a_worker_does_not_start_while_the_stop_file_exists(tmp_path: Path) -> None:
     path = tmp_path / ".stop"
     refuse_if_stopped(str(path))
     refuse_if_stopped(str(tmp_path / "no" / "folder"))
@@ -93,7 +95,7 @@ def test_a_worker_does_not_start_while_the_file_is_there(tmp_path: Path) -> None
         refuse_if_stopped(str(path))
 
 
-def test_a_file_that_cannot_be_looked_for_counts_as_there() -> None:
+def test_a_stop_file_that_cannot_be_looked_for_counts_as_present() -> None:
     name = "x" * 300  # no file system takes it, root or not
     with pytest.raises(Refused, match="cannot be checked for: File name too long"):
         refuse_if_stopped(name)
@@ -138,7 +140,7 @@ class FakeEc2(Cloud):
 
 
 class FakeGce(Cloud):
-    """403 without the header; the question is held while the etag is the known one."""
+    """403 without the header; the request is held while the etag is the known one."""
 
     def answer(self, method: str, path: str, query: Any, headers: Any) -> tuple[int, str, Any]:
         if headers.get("Metadata-Flavor") != "Google":
@@ -148,7 +150,7 @@ class FakeGce(Cloud):
             return 404, "", flavor
         if query.get("wait_for_change") == ["true"]:
             until_then = time.monotonic() + float(query["timeout_sec"][0])
-            known = query.get("last_etag", [self.etag])  # else: what it is now
+            known = query.get("last_etag", [self.etag])  # else: the current value
             while known == [self.etag] and time.monotonic() < until_then:
                 time.sleep(0.002)
         return 200, "TRUE" if self.gone else "FALSE", {**flavor, "ETag": self.etag}
@@ -236,7 +238,7 @@ each_cloud = pytest.mark.parametrize("name", CLOUDS)
 
 @each_cloud
 @pytest.mark.parametrize("auto", [False, True], ids=["named", "found"])
-def test_a_notice_drains(worker: FakeWorker, name: str, auto: bool) -> None:
+def test_a_cloud_notice_drains_the_worker(worker: FakeWorker, name: str, auto: bool) -> None:
     make, why = CLOUDS[name]
     cloud = make()
     with served(cloud) as url:
@@ -253,7 +255,7 @@ def test_a_notice_drains(worker: FakeWorker, name: str, auto: bool) -> None:
 
 
 @each_cloud
-def test_a_drain_is_shorter_than_what_is_left(name: str) -> None:
+def test_a_drain_by_notice_fits_into_the_remaining_time(name: str) -> None:
     make, _ = CLOUDS[name]
     worker, cloud = FakeWorker(grace_seconds=600.0), make()
     cloud.gone = True
@@ -268,7 +270,7 @@ def test_a_drain_is_shorter_than_what_is_left(name: str) -> None:
 
 
 @each_cloud
-def test_nonsense_does_not_end_the_watch(
+def test_invalid_answers_do_not_end_the_watch(
     worker: FakeWorker, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cloud = CLOUDS[name][0]()
@@ -284,7 +286,7 @@ def test_nonsense_does_not_end_the_watch(
 @pytest.mark.parametrize(
     "name", ["<html>login</html>", "[" * 90_000, "[]"], ids=["html", "deep", "list"]
 )
-def test_a_machine_without_a_readable_name_is_told_all_the_same(
+def test_a_machine_without_a_readable_name_is_drained_all_the_same(
     worker: FakeWorker, name: str
 ) -> None:
     cloud = FakeAzure()
@@ -295,7 +297,7 @@ def test_a_machine_without_a_readable_name_is_told_all_the_same(
         watch.close()
 
 
-def test_a_pass_that_has_run_out_is_renewed(worker: FakeWorker) -> None:
+def test_a_token_that_has_expired_is_renewed(worker: FakeWorker) -> None:
     cloud = FakeEc2()
     with served(cloud) as url:
         watch = Preemption(worker, "ec2", url)
@@ -307,7 +309,7 @@ def test_a_pass_that_has_run_out_is_renewed(worker: FakeWorker) -> None:
         watch.close()
 
 
-def test_a_machine_that_goes_before_the_first_question_is_not_missed(worker: FakeWorker) -> None:
+def test_a_notice_from_before_the_first_request_is_not_missed(worker: FakeWorker) -> None:
     cloud = FakeGce()
     cloud.gone = True  # it will not change any more
     with served(cloud) as url:
@@ -316,7 +318,7 @@ def test_a_machine_that_goes_before_the_first_question_is_not_missed(worker: Fak
         watch.close()
 
 
-def test_a_machine_that_goes_between_two_questions_is_not_missed(
+def test_a_notice_between_two_requests_is_not_missed(
     worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Sudden(FakeGce):
@@ -332,7 +334,7 @@ def test_a_machine_that_goes_between_two_questions_is_not_missed(
         watch.close()
 
 
-def test_a_neighbour_that_goes_does_not_drain_us(worker: FakeWorker) -> None:
+def test_a_notice_for_a_neighbour_does_not_drain_us(worker: FakeWorker) -> None:
     cloud = FakeAzure()
     cloud.gone, cloud.meant = True, ["theirs_2"]
     with served(cloud) as url:
@@ -354,7 +356,9 @@ def test_where_no_cloud_answers_nothing_is_watched(
     assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
 
 
-def test_no_proxy_is_asked(worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_requests_bypass_proxies(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     cloud = FakeEc2()
@@ -365,7 +369,7 @@ def test_no_proxy_is_asked(worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) 
         watch.close()
 
 
-def test_a_watch_that_is_closed_asks_no_more(worker: FakeWorker) -> None:
+def test_a_watch_that_is_closed_sends_no_more_requests(worker: FakeWorker) -> None:
     cloud = FakeEc2()
     with served(cloud) as url:
         watch = Preemption(worker, "ec2", url)
@@ -375,12 +379,12 @@ def test_a_watch_that_is_closed_asks_no_more(worker: FakeWorker) -> None:
 
 
 @pytest.mark.parametrize("url", ["169.254.169.254", "ftp://x", "http://", "http://x:port"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_metadata_address_is_refused(url: str) -> None:
     with pytest.raises(BadInput, match="expected http://HOST"):
         Metadata(url)
 
 
-def test_every_cloud_that_can_be_set_is_known() -> None:
+def test_every_cloud_that_can_be_configured_is_implemented() -> None:
     from andon import settings
 
     assert {*settings._CHOICES["preemption"]} == {"", "auto", *triggers.CLOUDS}

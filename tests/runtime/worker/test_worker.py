@@ -1,4 +1,4 @@
-"""The worker: what it claims, how many at once, and how it leaves."""
+"""The worker: its claims, its concurrency, and how it leaves."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.errors import BadInput, Conflict, StoreUnavailable
@@ -18,7 +18,7 @@ from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 
 
-async def test_no_more_runs_at_once_than_it_was_told(lab: Lab) -> None:
+async def test_a_worker_runs_no_more_at_once_than_its_concurrency(lab: Lab) -> None:
     running, most, go = 0, 0, asyncio.Event()
 
     async def body(ctx: andon.Context) -> None:
@@ -70,11 +70,10 @@ async def gives_up(ctx: andon.Context, number: int) -> None:
 
 
 @pytest.mark.parametrize("body", [ends, fails_at_once, waits, waits_in_a_thread, gives_up])
-async def test_a_run_that_has_left_leaves_nothing_to_the_search_for_garbage(
-    lab: Lab, body: Any
-) -> None:
-    """Thousands of short runs would make it the dearest part of each, and thousands that wait for
-    a person would stay in memory until it comes."""
+async def test_a_run_that_has_left_leaves_no_garbage_cycles(lab: Lab, body: Any) -> None:
+    """With thousands of short runs collecting them would cost the most, and thousands of waiting
+    runs would stay in memory until the collection.
+    """
     one = agent(body)
     async with lab.working(one) as worker:
 
@@ -132,7 +131,7 @@ async def test_a_run_stays_with_the_version_it_was_started_on(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "options", [{"name": "a b"}, {"name": ""}, {"version": "1/2"}, {"queue": "x" * 101}]
 )
-async def test_an_agent_of_an_unusable_name_is_refused(options: dict[str, Any]) -> None:
+async def test_an_agent_with_an_unusable_name_is_refused(options: dict[str, Any]) -> None:
     async def body(ctx: andon.Context) -> None: ...
 
     if options == {"name": ""}:
@@ -142,7 +141,7 @@ async def test_an_agent_of_an_unusable_name_is_refused(options: dict[str, Any]) 
         Agent(body, **options)
 
 
-async def test_an_agent_without_a_context_is_refused() -> None:
+async def test_an_agent_without_a_context_parameter_is_refused() -> None:
     async def nothing() -> None: ...
 
     async def keyword(*, ctx: Any) -> None: ...
@@ -178,12 +177,12 @@ async def test_a_drained_run_goes_ahead_of_new_work(lab: Lab) -> None:
     assert lab.store.run(run).state == "queued"
     async with lab.working(one, concurrency=1):
         await until(lambda: len(order) == 4)
-    # The step in hand was finished, and what was begun comes before what is new.
+    # The step in hand was finished, and the begun run comes before the new one.
     assert order == ["begun", "begun again", "new", "new again"]
     assert [row.ending for row in lab.store.attempts(run)] == ["returned", "succeeded"]
 
 
-async def test_a_drain_finishes_what_is_in_hand_in_every_branch(lab: Lab) -> None:
+async def test_a_drain_finishes_the_operation_in_hand_of_every_branch(lab: Lab) -> None:
     calls: list[str] = []
     held = Held()
 
@@ -220,7 +219,7 @@ async def test_a_drain_finishes_what_is_in_hand_in_every_branch(lab: Lab) -> Non
     assert calls.count("pay") == 1
 
 
-async def test_a_run_that_was_claimed_and_not_begun_goes_back_to_where_it_waited(
+async def test_a_run_that_was_claimed_and_not_begun_returns_to_its_place(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(ctx: andon.Context, name: str) -> str:
@@ -246,7 +245,7 @@ async def test_a_run_that_was_claimed_and_not_begun_goes_back_to_where_it_waited
         assert await lab.result(run) == "PATIENT"
 
 
-async def test_a_run_that_waits_in_memory_is_given_back_at_once(lab: Lab) -> None:
+async def test_a_run_that_waits_in_memory_is_returned_at_once(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         await ctx.sleep(0.9)  # too short to be suspended
         return "slept"
@@ -328,7 +327,7 @@ async def test_stopping_tells_code_between_steps_that_it_should_end(local: Lab) 
     assert seen == [False, True]
 
 
-async def test_what_is_not_over_in_time_is_cut_off_and_returned(lab: Lab) -> None:
+async def test_a_step_that_does_not_end_in_time_is_cut_off_and_its_run_returned(lab: Lab) -> None:
     ended: list[str] = []
 
     async def stubborn() -> None:
@@ -351,8 +350,8 @@ async def test_what_is_not_over_in_time_is_cut_off_and_returned(lab: Lab) -> Non
     assert lab.store.run(run).state == "queued"
 
 
-async def test_a_worker_with_a_thread_that_goes_on_does_not_say_that_it_is_gone(lab: Lab) -> None:
-    """Its effect may still happen: others may only take it for silent."""
+async def test_a_worker_with_a_running_thread_does_not_report_that_it_is_gone(lab: Lab) -> None:
+    """Its effect may still happen: other workers may only take it for silent."""
     go, begun = threading.Event(), threading.Event()
 
     def pay() -> None:
@@ -377,7 +376,7 @@ async def test_a_worker_with_a_thread_that_goes_on_does_not_say_that_it_is_gone(
         go.set()
 
 
-async def test_a_worker_whose_code_cannot_be_cancelled_does_not_say_that_it_is_gone(
+async def test_a_worker_whose_code_cannot_be_cancelled_does_not_report_that_it_is_gone(
     local: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("andon.runtime.attempt.attempt.UNWIND_SECONDS", 0.02)
@@ -468,13 +467,13 @@ async def test_a_cleanup_runs_however_the_attempt_ends(local: Lab, ending: str) 
     assert order == ["cleaned"]
 
 
-# ── trouble ───────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_store_that_is_away_when_a_run_ends_does_not_keep_it_for_ever(
+async def test_a_store_that_is_away_when_a_run_ends_does_not_keep_the_run_for_ever(
     local: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The worker's patience ends; when the store is back the run is given back and goes on."""
+    """The worker's patience ends; when the store is back the run is returned and continues."""
     calls: list[int] = []
     away = False
 
@@ -529,7 +528,7 @@ async def test_a_store_that_cannot_be_read_interrupts_a_run_and_does_not_fail_it
     assert not away
 
 
-async def test_a_bug_of_andons_own_shows_the_run_and_spares_the_others(
+async def test_a_bug_in_andon_names_its_run_and_spares_the_others(
     local: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(ctx: andon.Context, n: int) -> int:
@@ -553,7 +552,7 @@ async def test_a_bug_of_andons_own_shows_the_run_and_spares_the_others(
     assert "could not settle" in caplog.text
 
 
-async def test_a_claim_that_fails_is_not_the_last_one(
+async def test_a_worker_claims_again_after_a_claim_failed(
     local: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(ctx: andon.Context) -> str:
@@ -589,13 +588,13 @@ async def test_a_dead_workers_runs_are_taken_at_once(lab: Lab) -> None:
         await held.reached.wait()
         async with lab.working(one, lease_seconds=600) as survivor:
             began = time.monotonic()
-            bury(survivor, lost)
+            declare_lost(survivor, lost)
             assert await lab.result(run) == "over"
             assert time.monotonic() - began < 5
         held.release.set()
 
 
-async def test_settings_that_make_no_sense_are_refused() -> None:
+async def test_invalid_settings_are_refused() -> None:
     from andon.settings import load
 
     with pytest.raises(BadInput):

@@ -1,4 +1,4 @@
-"""Group commit: who commits what waits, and who waits for whom."""
+"""Group commit: the loop or a thread commits pending messages, and callers wait for them."""
 
 import asyncio
 import threading
@@ -62,7 +62,7 @@ async def test_when_every_run_waits_for_it_the_loop_commits(
 
 
 @pytest.mark.parametrize("runs", [0, 2])  # none: a program that only starts runs
-async def test_while_something_else_executes_the_thread_commits(
+async def test_while_another_run_executes_the_thread_commits(
     writer: Writer, committers: list[int], runs: int
 ) -> None:
     writer.runs = runs
@@ -71,7 +71,7 @@ async def test_while_something_else_executes_the_thread_commits(
     assert committer != threading.get_ident()
 
 
-async def test_what_a_run_writes_beside_its_work_does_not_hold_it_up(
+async def test_messages_that_a_run_writes_beside_its_work_do_not_delay_it(
     writer: Writer, committers: list[int]
 ) -> None:
     writer.runs = 1
@@ -80,7 +80,7 @@ async def test_what_a_run_writes_beside_its_work_does_not_hold_it_up(
     assert committer != threading.get_ident()
 
 
-async def test_a_loop_waits_a_moment_for_another_process_and_its_thread_the_rest(
+async def test_the_loop_waits_only_briefly_for_a_lock_and_leaves_the_rest_to_the_thread(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: dict[int, float] = {}
@@ -105,7 +105,7 @@ async def test_a_loop_waits_a_moment_for_another_process_and_its_thread_the_rest
     assert notes(writer) == 1
 
 
-async def test_what_a_loop_could_not_commit_is_committed_in_its_order(
+async def test_messages_that_the_loop_could_not_commit_are_committed_in_order(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = True
@@ -128,10 +128,10 @@ async def test_what_a_loop_could_not_commit_is_committed_in_its_order(
     assert kinds == [("first",), ("second",)]
 
 
-async def test_an_error_of_the_disk_is_not_tried_again(
+async def test_an_error_of_the_disk_is_not_retried(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed fsync a second one that works proves nothing: whoever waits hears of it."""
+    """A second fsync that works after a failed one proves nothing: every caller gets the error."""
 
     def fail(self: SqliteStore, batch: Any) -> Any:
         monkeypatch.undo()
