@@ -76,7 +76,7 @@ def test_every_error_has_a_row() -> None:
         for name, kind in found.items()
         if f"| `{name}` | `{kind.__bases__[0].__name__}` |" not in text
     ]
-    assert not wrong, "what it is a kind of"
+    assert not wrong, "its parent class"
 
 
 def test_every_command_has_a_heading() -> None:

@@ -518,7 +518,7 @@ async def test_the_output_is_restored_with_its_type(local: Lab, number: int) -> 
             assert type(found.output) is kinds[number]
             assert found.output.total == 7
         assert len(fake.requests) == 1
-    assert local.effects("order-1") == {}, "an output is no tool"
+    assert local.effects("order-1") == {}, "an output tool is not an effect"
 
 
 async def test_a_call_inside_a_run_is_a_part_of_that_run(local: Lab, fake: FakeModel) -> None:

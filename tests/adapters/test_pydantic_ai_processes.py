@@ -90,7 +90,9 @@ def test_a_run_continues_in_the_next_process_after_a_kill(
         answer = (tmp_path / "answer").read_bytes()
         if MOMENTS[moment] == "attempt:before-settle":
             assert forker.live(order) == 0
-            assert (tmp_path / "answer").read_bytes() == answer, "it is over: the same again"
+            assert (tmp_path / "answer").read_bytes() == answer, (
+                "a finished run gives the same result again"
+            )
     done = sorted(
         line.split(maxsplit=1)[1] for line in (tmp_path / "book").read_text().split("\n")[:-1]
     )

@@ -95,7 +95,7 @@ async def test_the_agents_event_handler_gets_the_stream_while_the_model_answers(
             before = list(heard)
             assert await local.replayed(run_id) == "All is done."
     assert {"part_start", "part_delta", "function_tool_call"} <= set(before)
-    assert heard == before, "each event once"
+    assert heard == before, "each event is delivered once"
 
 
 class Speaking:
@@ -156,7 +156,9 @@ async def test_a_cancel_ends_a_streaming_model(lab: Lab, way: str) -> None:
         assert (await lab.client.get(run_id)).state == "cancelled"
     assert speaking.ended == 1
     [error] = caught
-    assert isinstance(error, andon.Stopped | asyncio.CancelledError), "no error of the framework"
+    assert isinstance(error, andon.Stopped | asyncio.CancelledError), (
+        "the framework must not see an error"
+    )
     assert [entry.state for entry in await lab.journal(run_id, "step")] == []
 
 
@@ -194,7 +196,7 @@ async def test_a_tool_in_hand_ends_and_is_confirmed_before_an_order_takes_effect
             await until(lambda: stage(lab, receipt) in ("acknowledged", "fenced"))
             release.set()
             assert (await closed(lab, receipt)).proved
-        assert len(fake.requests) == 1, "nothing is done after it"
+        assert len(fake.requests) == 1, "nothing may be executed after the order"
     assert done == [10]
     assert lab.effects(run_id) == {"pay": "confirmed"}
     expected = {"cancel": "cancelled", "pause": "paused"}
@@ -224,7 +226,7 @@ async def test_a_tools_thread_that_is_still_running_is_not_reported_as_ended(lab
             assert stage(lab, receipt) == "fenced"
             release.set()
             found = await closed(lab, receipt)
-            assert found.verdict == "unproved", "its own process says so, and goes on"
+            assert found.verdict == "unproved", "the worker itself reports that, and continues"
             [row] = [row for row in found.targets if row.mark is None]
             assert str(row.evidence).startswith("its worker: nothing of it executes any more")
 

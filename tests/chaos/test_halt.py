@@ -147,7 +147,7 @@ def test_a_supervisor_killed_just_after_it_started_a_child_leaves_no_process_beh
     env = {"ANDON_FAULTS": f"supervisor:spawned=kill@{number}"}
     with host.command("--id", "r", "--", sys.executable, "-c", FLEET, env=env) as process:
         assert process.ends() == -9
-        until(lambda: not in_home(host), "nobody of this home is left")
+        until(lambda: not in_home(host), "the end of every process with this home")
     assert host.run("run", "--", sys.executable, "-c", "print('goes on')").stdout == "goes on\n"
 
 

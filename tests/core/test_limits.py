@@ -86,7 +86,9 @@ def test_a_run_is_left_out_only_because_of_a_limit_or_for_lack_of_room(
     room: int,
 ) -> None:
     found = admit(waiting, limits, running, left, now=NOW, room=room)
-    assert found.ids == [one.id for one in waiting if one.id in found.ids], "in their order"
+    assert found.ids == [one.id for one in waiting if one.id in found.ids], (
+        "in the order of the queue"
+    )
     assume(len(found.ids) < room)
     for one in waiting:
         held = {limit.slot(one) for limit in limits} - {None}

@@ -24,7 +24,7 @@ def test_a_process_belongs_to_its_worker_attempt_and_operation(
         assert mark.belongs(found, of_attempt)
     assert mark.belongs(of_operation, of_operation)
     assert not mark.belongs(of_attempt, of_operation), "another operation may have started it"
-    assert not mark.belongs(worker, of_attempt), "the worker itself is nobody's run"
+    assert not mark.belongs(worker, of_attempt), "the worker itself belongs to no run"
 
 
 @given(workers, numbers, numbers, numbers)

@@ -103,7 +103,7 @@ def test_threads_that_a_tracer_keeps_after_their_end_are_not_alive() -> None:
         until(lambda: proc.thread_states(pid) == "ZZ", "the end of both threads")
         found = proc.stat(pid)
         assert found is not None
-        assert (found.state, found.threads) == ("Z", 2)  # nobody has waited for the second
+        assert (found.state, found.threads) == ("Z", 2)  # the second was not waited for
         assert not proc.alive(pid)
         os.waitpid(thread, 0x40000000)
 
@@ -146,7 +146,7 @@ def test_a_process_that_cannot_be_examined_is_not_taken_for_dead() -> None:
 
 def test_a_process_is_frozen_when_all_its_threads_are() -> None:
     with without_leader() as pid:
-        assert not proc.is_still(pid), "its main thread has ended, and the other one moves"
+        assert not proc.is_still(pid), "its main thread has ended, and the other one runs"
         os.kill(pid, signal.SIGSTOP)
         until(lambda: proc.thread_states(pid) == "ZT", "the stop")
         assert proc.is_still(pid)

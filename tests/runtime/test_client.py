@@ -72,7 +72,7 @@ async def test_concurrent_starts_look_an_agent_name_up_once(
     async with lab.working(Agent(hello, name="agent", version="2")):
         pass
     second = await lab.client.start("agent", "b")
-    assert asked == ["agent", "agent"], "what was known before may not be so any more"
+    assert asked == ["agent", "agent"], "an earlier lookup may be out of date"
     versions = [(await lab.client.get(run_id)).version for run_id in (*first, second)]
     assert versions == ["1"] * 10 + ["2"]
 

@@ -34,7 +34,7 @@ def eventually(claim: Callable[[], Any], what: str = "") -> Any:
     """Wait until the claim holds."""
     until = time.monotonic() + LONG
     while not (answer := claim()):
-        assert time.monotonic() < until, what or "it never happened"
+        assert time.monotonic() < until, what or "the claim never held"
         time.sleep(0.005)
     return answer
 

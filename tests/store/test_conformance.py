@@ -938,7 +938,7 @@ def test_a_run_that_kills_its_workers_is_buried(store: Store) -> None:
     journal = store.journal("fatal")
     assert (journal[-1].kind, journal[-1].state) == (EntryKind.END, "dead")
     assert check_chain(journal, run_id="fatal") == run.head_hash
-    assert state_of(store) == "queued", "its parent was not told"
+    assert state_of(store) == "queued", "its parent was not woken"
     assert json.loads(store.inbox(["r"])["r"][0].body) == "dead"
 
 
@@ -1006,7 +1006,7 @@ def test_a_worker_whose_lease_ended_is_silent(store: Store) -> None:
     start(store, "r")
     take(store, "r", "late")
     register(store, "second")
-    assert claim(store, "second").returned == 0, "it was not asked to expire anybody"
+    assert claim(store, "second").returned == 0, "the claim was not asked to expire leases"
     result = claim(store, "second", expire=True)
     assert (result.returned, [run.id for run in result.runs]) == (1, ["r"])
     assert {row.id: row.state for row in store.workers()} == {"late": "silent", "second": "live"}
@@ -1211,7 +1211,7 @@ def test_the_caller_cannot_end_the_transaction(store: Store, mine: Held, end: st
 
 
 def test_a_notification_wakes_a_listener(opened: Callable[[], Store], listen: Listen) -> None:
-    listener, ringer = opened(), opened()
+    listener, notifier = opened(), opened()
     heard = threading.Event()
     end = listen(listener, heard.set)
     for _ in range(3):
@@ -1229,14 +1229,14 @@ def test_only_messages_that_concern_other_workers_send_a_notification(
     rings: list[bool] = []
     monkeypatch.setattr(store, "notify", lambda: rings.append(True))
 
-    def rung(message: Message) -> bool:
-        rings.clear()
+    def notifies(message: Message) -> bool:
+        notifications.clear()
         do(store, message)
-        return bool(rings)
+        return bool(notifications)
 
     again = Claim(worker_id="second", agents=(AGENT,), limit=0)
     quiet: list[Message] = [held.append(), Beat(worker_id="w", lease_seconds=60), again]
-    assert [message for message in quiet if rung(message)] == []
+    assert [message for message in quiet if notifies(message)] == []
     loud: list[Message] = [
         Start(run=new_run("s")),
         event(),
@@ -1244,7 +1244,7 @@ def test_only_messages_that_concern_other_workers_send_a_notification(
         held.settle("queued"),
         Depart(worker_id="w"),
     ]
-    assert [message for message in loud if not rung(message)] == []
+    assert [message for message in loud if not notifies(message)] == []
 
 
 def test_a_notification_reaches_all_listeners_but_ended_ones(
@@ -1264,7 +1264,7 @@ def test_a_notification_reaches_all_listeners_but_ended_ones(
 
 
 def test_a_notification_sent_before_closing_is_still_received(opened: Callable[[], Store]) -> None:
-    listener, ringer = opened(), opened()
+    listener, notifier = opened(), opened()
     heard = threading.Event()
     end = listener.listen(heard.set)
     ringer.notify()

@@ -89,7 +89,7 @@ def judge(talk: talks.Messages, form: str, drawn: Any, policy: str) -> None:
         assert 0 <= refused.message <= len(talk)
         return
     finally:
-        assert json.dumps(talk) == before, "what was given was changed"
+        assert json.dumps(talk) == before, "the given transcript was modified"
     if not faults:
         assert found.messages is talk
         return

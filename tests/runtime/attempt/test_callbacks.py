@@ -126,7 +126,9 @@ def test_a_callback_without_owner_belongs_to_the_only_run_and_is_reported_otherw
         loop, tasks = asyncio.get_running_loop(), branch.Tasks()
         of_nobody(way, lambda: acts.append(way))
         await turn()
-        assert callbacks.end(loop, tasks, own=False, alone=alone) == [], "of the program around it"
+        assert callbacks.end(loop, tasks, own=False, alone=alone) == [], (
+            "it belongs to the surrounding program"
+        )
         [found] = callbacks.end(loop, tasks, own=True, alone=alone)
         assert found.startswith("task " if way == "task" else "callback by_")
         await asyncio.sleep(0)  # a task gets its cancellation

@@ -262,7 +262,9 @@ async def test_a_run_that_is_not_resumed_in_time_is_undone_by_another_version(la
     async with lab.working(agent(body)):
         run_id = await lab.client.start("agent")
         await lab.reach(run_id, "suspended")
-    assert not [one for one in lab.store.obligations() if one.undo_at], "it waits by its own will"
+    assert not [one for one in lab.store.obligations() if one.undo_at], (
+        "the run itself chose to wait"
+    )
     await lab.client.send(run_id, "go")
     [owed] = lab.store.obligations()
     assert owed.undo_at is not None
@@ -292,7 +294,9 @@ async def test_the_run_of_a_lost_worker_is_undone_if_it_is_not_resumed_in_time(
     async with lab.working(agent(body), grace_seconds=0.3) as lost:
         run_id = await lab.client.start("agent")
         await held.reached.wait()
-        assert [one.undo_at for one in lab.store.obligations()] == [None], "somebody has it"
+        assert [one.undo_at for one in lab.store.obligations()] == [None], (
+            "another worker has claimed it"
+        )
         if how != "drained":
             claim = Claim(worker_id="-", agents=(), limit=0, dead=((lost.worker_id, f"{how}:so"),))
             lab.store.write([claim])

@@ -176,7 +176,7 @@ def test_a_draining_worker_reports_so_while_the_store_hangs(
     asked = worker.store.asked
     assert ask(server.port, "/readyz").status == 503
     assert ask(server.port, "/livez").status == 200
-    assert worker.store.asked == asked, "it asked the store first"
+    assert worker.store.asked == asked, "the probe must not query the store first"
     worker.store.held.set()
 
 

@@ -9,7 +9,7 @@ import andon
 from andon.errors import BadInput, IllegalTransition, NotFound
 
 
-def heard(words: list[Any]) -> list[tuple[str, str]]:
+def contents(words: list[Any]) -> list[tuple[str, str]]:
     return [(one.change, one.text) for one in words]
 
 
@@ -22,7 +22,7 @@ async def test_an_instruction_is_delivered_once_at_the_next_boundary(lab: Lab) -
         second = await ctx.steered()
         third = await ctx.steered()
         await ctx.event("go")
-        return [heard(first), heard(second), heard(third)]
+        return [contents(first), contents(second), contents(third)]
 
     async with lab.working(agent(body)):
         run = await lab.client.start("agent")

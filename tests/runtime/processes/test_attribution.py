@@ -499,7 +499,7 @@ async def test_an_effect_that_acts_through_a_process_acts_once_even_if_it_fails(
             if how == "raises":
                 raise ConnectionError("the answer was lost")
             await asyncio.Event().wait()
-        assert not proc.alive(pids[0]), "it would act, too"
+        assert not proc.alive(pids[0]), "the earlier process would act as well"
         go.touch()
         await process.wait()
         return "paid"

@@ -58,7 +58,7 @@ async def test_a_run_that_a_leaving_worker_has_just_claimed_returns_to_its_place
     urgent = await lab.client.start(one, priority=1)
     async with lab.working(one, concurrency=1):
         await lab.end(run_id)
-    assert called == [urgent, run_id], "it is not ahead of what is more urgent"
+    assert called == [urgent, run_id], "it is not ahead of more urgent runs"
 
 
 async def test_a_slow_claim_in_flight_is_waited_for_and_its_runs_are_returned(lab: Lab) -> None:
@@ -120,7 +120,7 @@ async def test_a_worker_that_registers_anew_during_a_drain_takes_nothing(lab: La
     assert worker.worker_id != first
     assert lab.store.attempts(other) == []
     [row] = [row for row in lab.store.fleet(0) if row.id == worker.worker_id]
-    assert row.draining_at is not None, "its new incarnation says so too"
+    assert row.draining_at is not None, "its new incarnation drains too"
     assert row.ended_at is not None
 
 

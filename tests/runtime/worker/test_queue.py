@@ -168,7 +168,7 @@ async def test_a_version_that_was_not_promoted_takes_no_new_runs(lab: Lab) -> No
         with pytest.raises(NotFound, match="andon promote VERSION"):
             await lab.client.start("agent")
         explicit = await lab.client.start(two)
-        assert await lab.result(explicit) == "done", "who names the version gets it"
+        assert await lab.result(explicit) == "done", "a start that names the version gets it"
         async with lab.working(one):
             assert await version_of(lab) == "1"
 

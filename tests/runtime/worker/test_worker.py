@@ -239,7 +239,7 @@ async def test_a_run_that_was_claimed_and_not_begun_returns_to_its_place(
     row, [queue] = lab.store.run(run), lab.store.queues()
     assert [one.ending for one in lab.store.attempts(run)] == ["untouched"]
     assert (row.state, row.available_at) == ("queued", began_to_wait)
-    assert (queue.waiting, queue.returned) == (1, 0), "it is as new as it was"
+    assert (queue.waiting, queue.returned) == (1, 0), "it keeps its place in the queue"
     monkeypatch.undo()
     async with lab.working(one):
         assert await lab.result(run) == "PATIENT"

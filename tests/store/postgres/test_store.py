@@ -245,14 +245,14 @@ def test_a_listener_survives_a_restart_and_is_called_once_it_is_connected_again(
     heard = threading.Event()
     end = listen(store, heard.set)
     cluster.restart()
-    assert heard.wait(LONG), "whatever was sent meanwhile is lost: it must look for itself"
+    assert heard.wait(LONG), "notifications sent meanwhile are lost: the listener must look itself"
     heard.clear()
 
     def rung() -> bool:
         store.notify()
         return heard.wait(0.1)
 
-    eventually(rung)
+    eventually(notified)
     end()
 
 
@@ -278,7 +278,7 @@ def test_a_notification_never_waits_for_the_server(store: PostgresStore, cluster
         store.notify()
         return heard.wait(0.1)
 
-    eventually(rung)
+    eventually(notified)
     end()
 
 
@@ -695,7 +695,7 @@ def test_a_new_limit_waits_for_claims_that_have_not_seen_it(
                     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
                     " AND wait_event_type = 'Lock'"
                 ).fetchall(),
-                "nobody waits",
+                "no connection waits for a lock",
             )
         assert not limit.done()
         user.rollback()

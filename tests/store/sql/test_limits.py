@@ -274,7 +274,7 @@ def test_the_code_of_the_promoted_version_sets_the_limit_of_its_agent(store: Sto
     do(store, Promote(version="1"))
     assert limits(store) == {"agent:agent": (3, None, None, "code")}
     registered(store, "w4", "1")
-    assert limits(store) == {}, "the code does not say it any more"
+    assert limits(store) == {}, "the code does not set the limit any more"
 
 
 def test_the_last_promotion_counts_even_if_the_clock_was_set_back(store: Store) -> None:
@@ -411,7 +411,7 @@ def test_a_moment_without_a_worker_leaves_no_run_forsaken(store: Store) -> None:
     from andon.store.store import Depart
 
     start(store, "a", at=1.0)
-    assert [row.runs for row in store.forsaken(60)] == [1], "it has waited for ages"
+    assert [row.runs for row in store.forsaken(60)] == [1], "it has waited for a long time"
     register_carrier(store, "w")
     do(store, Depart(worker_id="w"))
     assert store.forsaken(60) == [], "a worker has carried it a moment ago"

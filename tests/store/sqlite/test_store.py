@@ -301,15 +301,15 @@ def test_a_claim_does_not_sort_the_queue(path: Path, name: str) -> None:
 
 
 def test_a_listener_on_a_closed_loop_leaves_no_socket_open(tmp_path: Path) -> None:
-    ears = notifier.HostNotifier(str(tmp_path))
+    listening = notifier.HostNotifier(str(tmp_path))
     loop = asyncio.new_event_loop()
-    end = ears.listen_on(loop, lambda: None)
+    end = listening.listen_on(loop, lambda: None)
     loop.close()
     before = len(os.listdir("/proc/self/fd"))
     end()
     assert len(os.listdir("/proc/self/fd")) == before - 1
     with pytest.raises(RuntimeError):
-        ears.listen_on(loop, lambda: None)
+        listening.listen_on(loop, lambda: None)
     assert len(os.listdir("/proc/self/fd")) == before - 1
     assert not os.listdir(tmp_path)
-    ears.close()
+    listening.close()
