@@ -29,7 +29,7 @@ DDL = [
 
 
 @pytest.fixture(scope="module")
-def some(cluster: Cluster) -> Databases:
+def own_databases(cluster: Cluster) -> Databases:
     """Databases that only this test takes."""
     return Databases(cluster)
 
@@ -42,8 +42,10 @@ def oid_of(url: str) -> object:
         ).fetchone()
 
 
-def test_a_recycled_database_has_no_rows_fresh_sequences_and_another_name(some: Databases) -> None:
-    url = some.take()
+def test_a_recycled_database_has_no_rows_fresh_sequences_and_another_name(
+    own_databases: Databases,
+) -> None:
+    url = own_databases.take()
     store = open_store(url)  # still open when it is given back
     with psycopg.connect(url, autocommit=True) as db:
         log = (
@@ -52,9 +54,9 @@ def test_a_recycled_database_has_no_rows_fresh_sequences_and_another_name(some: 
         )
         first = [db.execute(log, [text]).fetchone() for text in ("x", "y" * 100_000)]
     before = oid_of(url)
-    some.give_back(url)
+    own_databases.give_back(url)
     store.close()
-    again = some.take()
+    again = own_databases.take()
     assert oid_of(again) == before
     assert again != url
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
@@ -63,16 +65,18 @@ def test_a_recycled_database_has_no_rows_fresh_sequences_and_another_name(some: 
         for table in ("logs", "meta"):
             assert db.execute(f"SELECT count(*) FROM andon.{table}".encode()).fetchone() == (0,)
         assert db.execute(log, ["x"]).fetchone() == first[0]
-    some.give_back(again)
+    own_databases.give_back(again)
 
 
 @pytest.mark.parametrize("change", DDL)
-def test_a_database_with_a_changed_schema_is_not_recycled(some: Databases, change: str) -> None:
-    url = some.take()
+def test_a_database_with_a_changed_schema_is_not_recycled(
+    own_databases: Databases, change: str
+) -> None:
+    url = own_databases.take()
     before = oid_of(url)
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(change.encode())
-    some.give_back(url)
-    again = some.take()
+    own_databases.give_back(url)
+    again = own_databases.take()
     assert oid_of(again) != before
-    some.give_back(again)
+    own_databases.give_back(again)

@@ -69,12 +69,12 @@ def test_a_stop_loads_only_python_and_the_driver_before_its_order(
     with_a_run.close()
     line = [sys.executable, "-c", UNTIL_THE_ORDER, verb, "r", "--no-wait", "--store", sqlite_url]
     done = subprocess.run(line, check=False, capture_output=True, text=True)
-    loaded = set(done.stdout.split("\n")[0].split()) - _beforehand()
+    loaded = set(done.stdout.split("\n")[0].split()) - _preloaded()
     assert loaded - sys.stdlib_module_names == {"andon", "apsw"}, done.stderr
     assert loaded & SLOW == set()
 
 
-def _beforehand() -> set[str]:
+def _preloaded() -> set[str]:
     """The modules that this environment loads into every interpreter."""
     code = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

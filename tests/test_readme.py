@@ -48,11 +48,11 @@ def test_a_pasted_block_has_no_comments_and_no_prompts() -> None:
 def test_a_page_names_every_package_that_it_needs() -> None:
     """At its top, in one line that can be pasted."""
     for page in [*(pages.ROOT / "docs" / "guides").glob("*.md"), pages.ROOT / "docs/quickstart.md"]:
-        lacking = needed(page) - named(page)
+        lacking = imported_packages(page) - installed_packages(page)
         assert not lacking, f"{name_of(page)}: no pip install line above its code names {lacking}"
 
 
-def needed(page: Path) -> set[str]:
+def imported_packages(page: Path) -> set[str]:
     """The distributions that the code of a page imports."""
     known = packages_distributions()
     found = {"andon"}
@@ -63,7 +63,7 @@ def needed(page: Path) -> set[str]:
     return found
 
 
-def named(page: Path) -> set[str]:
+def installed_packages(page: Path) -> set[str]:
     """The distributions that the pip lines above the first code install, extras included."""
     head = page.read_text("utf-8").partition("```python")[0]
     found = set[str]()
@@ -77,11 +77,11 @@ def named(page: Path) -> set[str]:
                     extras = requirement.extras or {""}
                     if any(not one.marker or one.marker.evaluate({"extra": x}) for x in extras):
                         found.add(normal(one.name))
-                        found |= brought_by(one.name)
+                        found |= requirements_of(one.name)
     return found
 
 
-def brought_by(name: str) -> set[str]:
+def requirements_of(name: str) -> set[str]:
     """The distributions that it requires without any extra."""
     all_of_it = [Requirement(text) for text in requires(name) or ()]
     plain = [one for one in all_of_it if not one.marker or one.marker.evaluate({"extra": ""})]

@@ -87,7 +87,7 @@ def session() -> Any:
     return SQLiteSession("s", os.environ["SQLITE"]) if "SQLITE" in os.environ else None
 
 
-class Till(MCPServer):
+class ToolServer(MCPServer):
     """A server of tools, in this process."""
 
     @property
@@ -110,7 +110,7 @@ class Till(MCPServer):
     async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
 
 
-class Named(ModelProvider):
+class NamedModels(ModelProvider):
     """Models by name, as most programs have them."""
 
     def get_model(self, model_name: str | None) -> Model:
@@ -124,7 +124,7 @@ class Named(ModelProvider):
 @input_guardrail
 async def harmless(_: Any, __: Any, given: Any) -> GuardrailFunctionOutput:
     """Asks a model of its own, with the SDK's own Runner."""
-    guard = Agent(name="Guard", instructions="Guard.", model=Named().get_model("m"))
+    guard = Agent(name="Guard", instructions="Guard.", model=NamedModels().get_model("m"))
     found = await agents.Runner.run(guard, given)
     return GuardrailFunctionOutput(found.final_output, tripwire_triggered=False)
 
@@ -141,7 +141,7 @@ def agent() -> Any:
         case "guard":
             return shop.clone(input_guardrails=[harmless])
         case "mcp":
-            return shop.clone(tools=[mail], mcp_servers=[Till()])
+            return shop.clone(tools=[mail], mcp_servers=[ToolServer()])
         case _:
             return shop
 
@@ -154,7 +154,7 @@ async def main(run_id: str, message: str) -> None:
         given = await RunState.from_string(root, state.read_text())
         for item in given.get_interruptions():
             given.approve(item) if os.environ["APPROVE"] == "yes" else given.reject(item)
-    config = RunConfig(model_provider=Named())
+    config = RunConfig(model_provider=NamedModels())
     options: Any = {"session": session(), "run_config": config, "run_id": run_id}
     result: Any
     if "STREAM" in os.environ:

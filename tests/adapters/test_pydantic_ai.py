@@ -79,7 +79,7 @@ def asking(one: Any, prompt: str = "buy", **given: Any) -> Any:
 WAIT = {"then": "wait"}
 
 
-def returns(messages: list[Any]) -> dict[str, Any]:
+def results_shown(messages: list[Any]) -> dict[str, Any]:
     """The results of its calls that the model was shown."""
     parts = [part for message in messages for part in message["parts"]]
     return {p["tool_name"]: p["content"] for p in parts if p["part_kind"] == "tool-return"}
@@ -93,7 +93,7 @@ async def test_an_agent_on_each_client_is_replayed(lab: Lab, fake: FakeModel, fo
         run_id = await lab.client.start(one, labels=WAIT)
         found = await lab.replayed(run_id)
     assert found["output"] == "All done."
-    assert returns(found["messages"]) == {"charge": "ch_1", "mail": "sent", "log": "ok"}
+    assert results_shown(found["messages"]) == {"charge": "ch_1", "mail": "sent", "log": "ok"}
     assert sorted(shop.done) == ["charged 10", "logged", "mailed ann"]
     assert lab.effects(run_id) == dict.fromkeys(("charge", "mail", "log"), "confirmed")
     assert [request.status for request in fake.requests] == [200, 200, 200]
@@ -128,7 +128,7 @@ async def test_parallel_tools_stay_parallel(local: Lab) -> None:
         async with local.working(one):
             run_id = await local.client.start(one, labels=WAIT)
             found = await local.replayed(run_id)
-    assert returns(found["messages"]) == {"charge": "ch_1", "mail": "sent"}
+    assert results_shown(found["messages"]) == {"charge": "ch_1", "mail": "sent"}
 
 
 @pytest.mark.parametrize("declared", ["idempotent", None])
@@ -152,7 +152,7 @@ async def test_a_worker_that_is_lost_inside_a_tool_repeats_no_call(
             found = await lab.result(run_id)
         shop.held.release.set()
     sent = "sent" if declared else "sent, says the server"
-    assert returns(found["messages"]) == {"charge": "ch_1", "mail": sent, "log": "ok"}
+    assert results_shown(found["messages"]) == {"charge": "ch_1", "mail": sent, "log": "ok"}
     mailed = 2 if declared else 1
     assert sorted(shop.done) == ["charged 10", "logged", *["mailed ann"] * mailed]
     assert [request.status for request in fake.requests] == [200, 200, 200]
@@ -182,7 +182,7 @@ async def test_a_function_declares_its_own_kind_and_its_probe_is_called(
             declare_lost(survivor, lost)
             found = await lab.result(run_id)
         shop.held.release.set()
-    assert returns(found["messages"])["mail"] == "sent before"
+    assert results_shown(found["messages"])["mail"] == "sent before"
     assert len(keys) == 1
 
 
@@ -320,7 +320,7 @@ async def test_deferred_approvals_of_the_framework_work(
             output, messages = await lab.replayed(run_id)
     amount = 7 if edited else 10
     assert (output, called) == ("All done.", [amount])
-    assert returns(messages) == {"charge": f"{amount} paid"}
+    assert results_shown(messages) == {"charge": f"{amount} paid"}
     assert len(fake.requests) == 2
 
 
@@ -387,7 +387,7 @@ async def test_another_prompt_on_replay_is_a_divergence(local: Lab, fake: FakeMo
     assert len(fake.requests) == 3
 
 
-class Own(AbstractToolset[Any]):
+class OwnToolset(AbstractToolset[Any]):
     """A toolset of the user's own, which the framework's engines do not know."""
 
     def __init__(self, shop: Shop) -> None:
@@ -425,7 +425,7 @@ async def test_the_tools_of_every_toolset_are_operations(local: Lab, fake: FakeM
 
     dynamic = DynamicToolset[Any](made, id="dynamic")
     agents = {
-        "own": buyer(fake.url, toolsets=[Own(shop)]),
+        "own": buyer(fake.url, toolsets=[OwnToolset(shop)]),
         "made": buyer(fake.url, toolsets=[dynamic]),
     }
     for one in agents.values():
@@ -442,7 +442,7 @@ async def test_a_toolset_that_is_added_at_run_time_is_refused(
     local: Lab, fake: FakeModel, kind: str
 ) -> None:
     shop = Shop()
-    late: Any = Own(shop) if kind == "own" else FunctionToolset[Any](shop.tools, id="late")
+    late: Any = OwnToolset(shop) if kind == "own" else FunctionToolset[Any](shop.tools, id="late")
     async with local.working(asking(buyer(fake.url), toolsets=[late])):
         found = await local.end(await local.client.start("agent"))
     assert "at run" in str(found.error)
@@ -551,7 +551,7 @@ async def test_an_agent_that_a_tool_calls_is_a_part_of_that_tool(local: Lab) -> 
         async with local.working(asking(buyer(fake.url, ask))):
             run_id = await local.client.start("agent", labels=WAIT)
             found = await local.replayed(run_id)
-        assert returns(found["messages"]) == {"ask": "It is blue."}
+        assert results_shown(found["messages"]) == {"ask": "It is blue."}
         assert len(inner.requests) == 1
 
 
@@ -579,7 +579,7 @@ async def test_a_tool_of_a_server_has_the_kind_that_the_server_declares(lab: Lab
             run_id = await lab.client.start(one, labels=WAIT)
             found = await lab.replayed(run_id)
         assert len(fake.requests) == 2
-    assert returns(found["messages"]) == {"look": "7 left", "charge": "ch_1"}
+    assert results_shown(found["messages"]) == {"look": "7 left", "charge": "ch_1"}
     assert sorted(called) == ["charged 10", "looked"]
     kinds = {row.name: row.kind for row in lab.store.ledger(run_id)}
     assert kinds == {"look": "pure", "charge": "irreversible"}

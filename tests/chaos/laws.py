@@ -144,7 +144,7 @@ def effects(found: Evidence) -> Iterator[str]:
             kind = next(kind for kind in KINDS if kind in name)
             by_key.setdefault((kind, key), []).append((what, attempt))
     for (kind, key), acts in by_key.items():
-        yield from _twice(kind, key, acts)
+        yield from _doubled(kind, key, acts)
         yield from _unwritten(found, key, [attempt for what, attempt in acts if what == kind])
     for row in found.ledger:
         if row.state != EffectState.CONFIRMED or row.kind == "pure":
@@ -154,7 +154,7 @@ def effects(found: Evidence) -> Iterator[str]:
             yield f"{row.key} is confirmed, but the world has {done}"
 
 
-def _twice(kind: str, key: str, acts: list[tuple[str, int]]) -> Iterator[str]:
+def _doubled(kind: str, key: str, acts: list[tuple[str, int]]) -> Iterator[str]:
     before = "undone"
     for what, attempt in acts:
         if what == kind == before:

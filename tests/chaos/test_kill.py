@@ -44,7 +44,7 @@ def test_runs_survive_many_random_kills(site: Site, seed: int) -> None:
 
 
 @pytest.fixture
-def liars(sqlite_url: str, tmp_path: Path) -> Iterator[Site]:
+def lying_workers(sqlite_url: str, tmp_path: Path) -> Iterator[Site]:
     """Workers whose probe always says that the effect did not happen."""
     forker, store = Forker({"CHAOS_LIES": "1"}), open_store(sqlite_url)
     site = Site(forker, store, sqlite_url, tmp_path / "world")
@@ -54,13 +54,13 @@ def liars(sqlite_url: str, tmp_path: Path) -> Iterator[Site]:
     forker.close()
 
 
-def test_the_checker_notices_a_probe_that_lies(liars: Site) -> None:
+def test_the_checker_notices_a_probe_that_lies(lying_workers: Site) -> None:
     """Canary: the same check must fail when the world breaks its word."""
-    liars.start(agents.acting, "probeable", run="liar")
-    liars.worker(faults="effect:executed=kill").wait()
-    liars.worker()
-    liars.finish()
-    broken = laws.broken(liars.store, liars.folder, ["liar"])
+    lying_workers.start(agents.acting, "probeable", run="liar")
+    lying_workers.worker(faults="effect:executed=kill").wait()
+    lying_workers.worker()
+    lying_workers.finish()
+    broken = laws.broken(lying_workers.store, lying_workers.folder, ["liar"])
     assert any("probeable" in wrong and "happened twice" in wrong for wrong in broken)
 
 

@@ -21,7 +21,7 @@ from andon.testing.postgres import Cluster
 RUNS, STEPS = 100, 10
 
 
-def in_the_middle(site: Site, settings: dict[str, Any], workers: int = 2) -> list[Process]:
+def start_many_runs(site: Site, settings: dict[str, Any], workers: int = 2) -> list[Process]:
     """A hundred runs, a third of their steps done."""
     environ = {"CHAOS_STEP_SECONDS": "0.05"}
     settings = {"concurrency": 25, **settings}
@@ -62,7 +62,7 @@ def test_a_long_outage_of_postgresql_loses_nothing(
 
 
 def survive_outage(site: Site, cluster: Cluster, lease_seconds: float, seconds: float) -> None:
-    fleet = in_the_middle(site, {"lease_seconds": lease_seconds})
+    fleet = start_many_runs(site, {"lease_seconds": lease_seconds})
     # Until they may declare each other overdue: only then could they do it wrongly.
     time.sleep(min(lease_seconds, 2.0))
     cluster.stop("immediate")
@@ -120,7 +120,7 @@ def claim_of(worker_id: str, *, expire: bool = False) -> Claim:
 def test_an_sqlite_file_that_another_program_locks_for_a_while_loses_nothing(
     sqlite_site: Site,
 ) -> None:
-    fleet = in_the_middle(sqlite_site, {"lease_seconds": 2.0})
+    fleet = start_many_runs(sqlite_site, {"lease_seconds": 2.0})
     other = apsw.Connection(str(sqlite_site.store.path))
     other.set_busy_timeout(10_000)
     other.execute("BEGIN IMMEDIATE")

@@ -95,7 +95,7 @@ def test_a_tour_passes_every_point(counted: dict[str, int]) -> None:
     assert counted.keys() == set(agents.TOURED)
 
 
-def some(name: str, total: int, site: Site) -> list[int]:
+def some_passes(name: str, total: int, site: Site) -> list[int]:
     """A selection of the passes; how often a run is claimed and suspended varies with timing."""
     certain = total if name.startswith(("step:", "effect:")) else (total + 1) // 2
     if site.url.startswith("postgresql"):
@@ -108,7 +108,7 @@ def test_a_process_killed_at_a_point_loses_and_repeats_nothing(
     site: Site, counted: dict[str, int], name: str
 ) -> None:
     wrong: list[str] = []
-    for number in some(name, counted[name], site):
+    for number in some_passes(name, counted[name], site):
         trial = Trial(site, f"tour-{number}", f"{name}=kill@{number}")
         assert trial.died, f"{name}@{number} was not reached\n{site.errors[-4000:]}"
         wrong += trial.wrong()

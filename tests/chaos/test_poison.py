@@ -9,7 +9,9 @@ from tests.chaos.fleet import Process, Site, until
 SETTINGS = {"interruption_limit": 3, "poll_seconds": 0.1}
 
 
-def work_on(site: Site, *, workers: int = 1, limit_seconds: float = 60.0, step: float = 0) -> int:
+def keep_workers_alive(
+    site: Site, *, workers: int = 1, limit_seconds: float = 60.0, step: float = 0
+) -> int:
     """Keep so many workers alive, as a supervisor would, until every run has ended."""
     environ = {"CHAOS_STEP_SECONDS": str(step)}
     fleet: list[Process] = []
@@ -28,7 +30,7 @@ def work_on(site: Site, *, workers: int = 1, limit_seconds: float = 60.0, step: 
 
 def test_a_run_that_kills_its_worker_again_and_again_is_buried(site: Site) -> None:
     site.start(agents.poison, run="poison")
-    assert work_on(site) == 4  # the first time it had finished a step before
+    assert keep_workers_alive(site) == 4  # the first time it had finished a step before
     row = site.store.run("poison")
     assert row.state == "dead"
     assert "'deadly'" in json.loads(row.error)["message"]
@@ -40,7 +42,7 @@ def test_the_other_runs_of_the_fleet_finish(site: Site) -> None:
     site.start(agents.poison, run="poison")
     for number in range(10):
         site.start(agents.steady, 5, run=f"run-{number}")
-    work_on(site, workers=2)
+    keep_workers_alive(site, workers=2)
     assert site.state("poison") == "dead"
     assert [site.state(f"run-{number}") for number in range(10)] == ["succeeded"] * 10
     assert not laws.broken(site.store, site.folder, [row.id for row in site.rows()])
@@ -53,7 +55,7 @@ def test_runs_with_long_steps_are_not_buried_with_the_one_that_kills_their_worke
     site.start(agents.poison, run="poison")
     for number in range(5):
         site.start(agents.steady, 2, run=f"run-{number}")
-    work_on(site, step=0.3)
+    keep_workers_alive(site, step=0.3)
     assert site.state("poison") == "dead"
     assert [site.state(f"run-{number}") for number in range(5)] == ["succeeded"] * 5
 
@@ -99,7 +101,7 @@ def _is_stuck(site: Site, attempt: int) -> bool:
 
 def test_interruptions_do_not_use_up_the_retries_of_the_user(site: Site) -> None:
     site.start(agents.fragile, run="fragile")
-    work_on(site)
+    keep_workers_alive(site)
     row = site.store.run("fragile")
     assert row.state == "succeeded"
     assert (row.failures, row.interruptions) == (1, 3)
@@ -108,7 +110,7 @@ def test_interruptions_do_not_use_up_the_retries_of_the_user(site: Site) -> None
 
 def test_a_run_that_makes_progress_is_never_buried(site: Site) -> None:
     site.start(agents.climber, 8, run="climber")
-    assert work_on(site) == 8
+    assert keep_workers_alive(site) == 8
     row = site.store.run("climber")
     assert (row.state, row.interruptions) == ("succeeded", 8)
     assert not laws.broken(site.store, site.folder, ["climber"])

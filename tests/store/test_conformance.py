@@ -1133,7 +1133,7 @@ def test_the_store_reports_facts_about_itself(store: Store) -> None:
 # ── the caller's own tables ───────────────────────────────────────────────────────────────────
 
 
-def rows_of_mine(store: Store) -> int:
+def rows_in_own_table(store: Store) -> int:
     """The number of rows in the caller's table, read on the caller's kind of connection."""
     found: list[int] = []
 
@@ -1165,7 +1165,7 @@ def test_the_callers_rows_are_committed_with_the_entry(store: Store, mine: Held)
         return mine.append(effects=(effect(),))
 
     store.transact(pay)
-    assert (rows_of_mine(store), len(store.journal("r")), len(store.ledger("r"))) == (1, 3, 1)
+    assert (rows_in_own_table(store), len(store.journal("r")), len(store.ledger("r"))) == (1, 3, 1)
     assert store.write([mine.append()]) == [None]
 
 
@@ -1176,7 +1176,7 @@ def test_an_error_of_the_caller_rolls_rows_and_entry_back(store: Store, mine: He
 
     with pytest.raises(ZeroDivisionError):
         store.transact(fail)
-    assert (rows_of_mine(store), len(store.journal("r"))) == (0, 2)
+    assert (rows_in_own_table(store), len(store.journal("r"))) == (0, 2)
 
 
 def test_a_lost_fence_rolls_the_callers_rows_back(store: Store, mine: Held) -> None:
@@ -1189,7 +1189,7 @@ def test_a_lost_fence_rolls_the_callers_rows_back(store: Store, mine: Held) -> N
 
     with pytest.raises(Fenced):
         store.transact(pay)
-    assert (rows_of_mine(store), len(store.journal("r"))) == (0, 2)
+    assert (rows_in_own_table(store), len(store.journal("r"))) == (0, 2)
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])

@@ -65,12 +65,12 @@ def process(code: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
             child.kill()
 
 
-def line(child: "subprocess.Popen[str]") -> str:
+def read_line(child: "subprocess.Popen[str]") -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
 
 
-def tell(child: "subprocess.Popen[str]") -> None:
+def send_line(child: "subprocess.Popen[str]") -> None:
     assert child.stdin is not None
     child.stdin.write("\n")
     child.stdin.flush()
@@ -81,10 +81,10 @@ def test_five_processes_may_open_an_empty_store_at_the_same_instant(
 ) -> None:
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(process(OPEN, store_url, f"w{n}")) for n in range(5)]
-        assert [line(child) for child in children] == ["ready"] * 5
+        assert [read_line(child) for child in children] == ["ready"] * 5
         for child in children:
-            tell(child)
-        assert [line(child) for child in children] == ["1"] * 5
+            send_line(child)
+        assert [read_line(child) for child in children] == ["1"] * 5
         assert [child.wait() for child in children] == [0] * 5
     store = opened()
     assert (store.facts()["epoch"], len(store.workers()), len(store.runs(Filter()))) == (1, 5, 5)
@@ -93,7 +93,7 @@ def test_five_processes_may_open_an_empty_store_at_the_same_instant(
 @pytest.mark.usefixtures("long_running_server")
 def test_a_killed_process_releases_its_lock(store_url: str, store: Store) -> None:
     with process(HOLD, store_url) as child:
-        row = worker_row("w", line(child))
+        row = worker_row("w", read_line(child))
         assert not store.is_free(row)
         os.kill(child.pid, signal.SIGKILL)
         eventually(lambda: store.is_free(row), "the lock outlived its process")
@@ -102,7 +102,7 @@ def test_a_killed_process_releases_its_lock(store_url: str, store: Store) -> Non
 @pytest.mark.usefixtures("long_running_server")
 def test_a_stopped_process_keeps_its_lock(store_url: str, store: Store) -> None:
     with process(HOLD, store_url) as child:
-        row = worker_row("w", line(child))
+        row = worker_row("w", read_line(child))
         os.kill(child.pid, signal.SIGSTOP)
         assert not store.is_free(row)
 
@@ -112,10 +112,10 @@ def test_a_write_that_was_acknowledged_to_a_killed_process_is_there(
 ) -> None:
     start(store, "r")
     with process(WORK, store_url, "w") as child:
-        assert line(child) == "r"
+        assert read_line(child) == "r"
         told = 0
         while told < 20:
-            assert line(child) == "+"
+            assert read_line(child) == "+"
             told += 1
         os.kill(child.pid, signal.SIGKILL)
         child.wait()

@@ -242,9 +242,9 @@ def alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
 
 
-def below(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [found for child in map(int, children) for found in (child, *below(child))]
+    return [found for child in map(int, children) for found in (child, *descendants(child))]
 
 
 DAEMON = """
@@ -297,7 +297,7 @@ def test_ctrl_c_leaves_no_process_running_and_no_folder(tmp_path: Path) -> None:
             assert command.poll() is None, command.stderr and command.stderr.read()
             assert time.monotonic() < end
             time.sleep(0.01)
-        family = [*below(command.pid), *map(int, marker.read_text().split())]
+        family = [*descendants(command.pid), *map(int, marker.read_text().split())]
         assert len(family) >= 4
         command.send_signal(signal.SIGINT)
         assert command.wait(60) == 130

@@ -25,7 +25,7 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def private(cluster: Cluster) -> Iterator[Cluster]:
+def private_cluster(cluster: Cluster) -> Iterator[Cluster]:
     """A server of its own to kill; asking for `cluster` skips where there is no PostgreSQL."""
     with Cluster() as server:
         assert server.port != cluster.port
@@ -69,32 +69,32 @@ def test_the_server_is_durable(cluster: Cluster, name: str) -> None:
     ids=["kill", "fast", "immediate"],
 )
 def test_committed_rows_survive_a_restart_and_a_crash(
-    private: Cluster, end: Callable[[Cluster], None]
+    private_cluster: Cluster, end: Callable[[Cluster], None]
 ) -> None:
-    private.start()
-    url = private.fresh_database()
+    private_cluster.start()
+    url = private_cluster.fresh_database()
     write(url, 7)
-    end(private)
-    assert not private.running
+    end(private_cluster)
+    assert not private_cluster.running
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
-    private.start()
+    private_cluster.start()
     assert read(url) == [7]
 
 
-def test_a_restart_keeps_the_address(private: Cluster) -> None:
-    private.start()
-    url, before = private.fresh_database(), private.postmaster
+def test_a_restart_keeps_the_address(private_cluster: Cluster) -> None:
+    private_cluster.start()
+    url, before = private_cluster.fresh_database(), private_cluster.postmaster
     write(url, 7)
-    private.restart()
-    assert private.postmaster != before
+    private_cluster.restart()
+    assert private_cluster.postmaster != before
     assert read(url) == [7]
 
 
-def test_a_crash_ends_open_connections(private: Cluster) -> None:
-    private.start()
-    with psycopg.connect(private.url()) as connection:
-        private.kill()
+def test_a_crash_ends_open_connections(private_cluster: Cluster) -> None:
+    private_cluster.start()
+    with psycopg.connect(private_cluster.url()) as connection:
+        private_cluster.kill()
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
 

@@ -52,7 +52,7 @@ RESPONSES: Any = {
 ALL = pytest.mark.parametrize("answer", [ANTHROPIC, CHAT, RESPONSES])
 
 
-class Dumped:
+class ModelAnswer:
     """Answers like the objects of the providers' clients."""
 
     def __init__(self, held: Any) -> None:
@@ -66,7 +66,7 @@ class Dumped:
 def test_only_the_calls_for_this_program_are_listed(answer: Any) -> None:
     found = [(one.id, one.name, one.arguments) for one in transcript.calls(answer)]
     assert found == [("a", "charge", {"eur": 1}), ("b", "mail", {})]
-    assert transcript.calls(Dumped(answer)) == transcript.calls(answer)
+    assert transcript.calls(ModelAnswer(answer)) == transcript.calls(answer)
 
 
 @ALL

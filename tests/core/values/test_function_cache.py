@@ -23,7 +23,7 @@ def no_calls_yet() -> None:
     asked.clear()
 
 
-def new() -> Any:
+def new_function() -> Any:
     captured = object()
 
     def function() -> object:
@@ -39,7 +39,7 @@ class Object:
 
 
 def test_the_metadata_of_a_function_is_computed_once() -> None:
-    one, other = new(), new()
+    one, other = new_function(), new_function()
     assert {doc(one), doc(one), doc(other), doc(other)} == {"Mine."}
     assert asked == [one, other]
 
@@ -48,7 +48,7 @@ def test_the_cache_keeps_no_function_alive() -> None:
     gc.collect()
     gc.disable()
     try:
-        function, thing = new(), Object()
+        function, thing = new_function(), Object()
         held = [weakref.ref(function), weakref.ref(thing)]
         objects: list[Any] = [function, functools.partial(function), thing, thing.method]
         for one in objects:
@@ -61,7 +61,7 @@ def test_the_cache_keeps_no_function_alive() -> None:
 
 
 def test_a_wrapper_has_metadata_of_its_own() -> None:
-    inner = new()
+    inner = new_function()
     doc(inner)
     outer = functools.wraps(inner)(lambda: None)
     outer.__doc__ = "Another."

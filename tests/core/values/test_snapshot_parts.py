@@ -29,7 +29,7 @@ def kept(found: Any) -> tuple[bytes, dict[str, bytes]]:
     return snapshot_parts.split(raw) or (raw, {})
 
 
-def again(body: bytes, parts: dict[str, bytes]) -> Any:
+def reassembled(body: bytes, parts: dict[str, bytes]) -> Any:
     return msgspec.json.decode(
         snapshot_parts.joined(body.decode(), lambda name: parts[name].decode())
     )
@@ -37,26 +37,26 @@ def again(body: bytes, parts: dict[str, bytes]) -> Any:
 
 @given(states)
 def test_a_state_is_reassembled_unchanged(found: Any) -> None:
-    assert again(*kept(found)) == found
+    assert reassembled(*kept(found)) == found
 
 
-def talk(length: int) -> list[dict[str, str]]:
+def conversation(length: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{n} " * 200} for n in range(length)]
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 1023, 1024, 1025, 2100])
 def test_a_conversation_is_unchanged_at_every_edge_of_the_tree(length: int) -> None:
-    found = {"goal": "g", "messages": talk(length), "seen": list(range(length))}
+    found = {"goal": "g", "messages": conversation(length), "seen": list(range(length))}
     body, parts = kept(found)
-    assert again(body, parts) == found
+    assert reassembled(body, parts) == found
     assert (
         len(body) < 4 * 32 * 80 + 2 * snapshot_parts.LARGE_BYTES
     )  # at most 31 parts at each level
 
 
 def test_one_message_more_is_one_part_more() -> None:
-    _, before = kept(talk(50))
-    _, after = kept(talk(51))
+    _, before = kept(conversation(50))
+    _, after = kept(conversation(51))
     assert len(after.keys() - before.keys()) == 1
     assert before.keys() < after.keys()
 
@@ -66,7 +66,7 @@ def test_the_stored_size_grows_with_the_length_and_not_with_its_square() -> None
         parts: dict[str, bytes] = {}
         bodies = 0
         for n in range(1, length + 1):
-            body, new = kept(talk(n))
+            body, new = kept(conversation(n))
             bodies += len(body)
             parts |= new
         return bodies + sum(map(len, parts.values()))
@@ -78,7 +78,10 @@ def test_the_parts_of_a_state_are_found_and_known_ones_are_not_fetched_again() -
     known: set[str] = set()
     for length in (1100, 1101):
         body, parts = kept(
-            {"talks": [{"messages": talk(length)}, 1, {"x": talk(40)}], "seen": [*range(3001)]}
+            {
+                "talks": [{"messages": conversation(length)}, 1, {"x": conversation(40)}],
+                "seen": [*range(3001)],
+            }
         )
         new = parts.keys() - known
         fetched: list[str] = []
@@ -93,5 +96,5 @@ def test_the_parts_of_a_state_are_found_and_known_ones_are_not_fetched_again() -
 
 
 def test_a_state_that_looks_like_parts_stays_as_it_is() -> None:
-    found = {"@andon.list": [[0, "nothing"]], "messages": talk(40)}
+    found = {"@andon.list": [[0, "nothing"]], "messages": conversation(40)}
     assert snapshot_parts.split(msgspec.json.encode(found)) is None

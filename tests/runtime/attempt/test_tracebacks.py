@@ -42,7 +42,7 @@ def raised(function: Callable[..., Any], *args: Any) -> Exception:
     raise AssertionError
 
 
-def assert_tells(text: str) -> None:
+def assert_shows(text: str) -> None:
     assert HERE in text
     assert "in fails\n" in text
     assert 'raise ValueError("it failed") from error' in text
@@ -72,12 +72,12 @@ async def test_a_failed_step_is_stored_with_its_traceback(
     async with lab.working(agent(body)):
         run = await lab.end(await lab.client.start("agent"))
     retrying, failed = (json.loads(one.body or "") for one in await lab.journal(run.id, "step"))
-    assert_tells(retrying["traceback"])
-    assert_tells(failed["traceback"])
+    assert_shows(retrying["traceback"])
+    assert_shows(failed["traceback"])
     [end] = await lab.journal(run.id, "end")
     assert run.error is not None
     assert run.error == json.loads(end.body or "")
-    assert_tells(run.error["traceback"])
+    assert_shows(run.error["traceback"])
     assert "await ctx.step(function, PASSWORD" in run.error["traceback"]
     check_chain(await lab.journal(run.id), run_id=run.id)
     printed = [record.getMessage() for record in caplog.records if record.name == "andon"]
@@ -88,7 +88,7 @@ async def test_a_failed_step_is_stored_with_its_traceback(
     ]
     lines = [line["text"] for line in runs.lines(lab.store, run.id)]
     assert [f"run {run.id}: {line}" for line in lines] == printed
-    assert_tells(lines[1])
+    assert_shows(lines[1])
     assert "KeyError" not in lines[2]  # the step has shown it
 
 
@@ -115,9 +115,9 @@ async def test_the_errors_of_an_effect_an_undo_and_a_probe_have_tracebacks(lab: 
         await lab.reach(run, "suspended")
         await lab.waits_for(run, "answer")
     found = runs.show(lab.store, run)
-    assert_tells(by_kind(found)["effect"])
+    assert_shows(by_kind(found)["effect"])
     told = [line["text"] for line in runs.lines(lab.store, run)]
-    assert_tells(next(text for text in told if text.startswith("the probe of effect 'pay' raised")))
+    assert_shows(next(text for text in told if text.startswith("the probe of effect 'pay' raised")))
     assert 'raise OSError("no undo")' in next(text for text in told if "the undo of effect" in text)
 
 
@@ -134,7 +134,7 @@ async def test_the_traceback_of_an_effect_that_failed_for_good_is_stored_once(la
     errors = runs.show(lab.store, run.id)["errors"]
     assert [one["kind"] for one in errors] == ["effect", "effect", "agent"]
     for one in errors:
-        assert_tells(one["traceback"])
+        assert_shows(one["traceback"])
 
 
 async def test_the_traceback_of_a_sync_agent_has_only_the_agents_own_frames(local: Lab) -> None:
@@ -145,7 +145,7 @@ async def test_the_traceback_of_a_sync_agent_has_only_the_agents_own_frames(loca
         run = await local.end(await local.client.start("agent"))
     assert run.error is not None
     text = run.error["traceback"]
-    assert_tells(text)
+    assert_shows(text)
     assert "concurrent" not in text
     assert "asyncio" not in text
 
@@ -159,7 +159,7 @@ async def test_the_traceback_of_a_step_that_failed_before_a_replay_is_kept(lab: 
             failed = error
         await ctx.event("go")
         assert isinstance(failed, StepFailed)
-        assert_tells(failed.traceback)
+        assert_shows(failed.traceback)
         raise failed
 
     async with lab.working(agent(body)):
@@ -168,7 +168,7 @@ async def test_the_traceback_of_a_step_that_failed_before_a_replay_is_kept(lab: 
         await lab.client.send(run, "go")
         ended = await lab.end(run)
     assert ended.error is not None
-    assert_tells(ended.error["traceback"])
+    assert_shows(ended.error["traceback"])
 
 
 async def test_a_child_and_a_retried_agent_have_tracebacks_too(lab: Lab) -> None:
@@ -182,12 +182,12 @@ async def test_a_child_and_a_retried_agent_have_tracebacks_too(lab: Lab) -> None
     async with lab.working(*agents):
         run = await lab.end(await lab.client.start("agent"))
     assert run.error is not None
-    assert_tells(run.error["traceback"])
+    assert_shows(run.error["traceback"])
     [child] = runs.show(lab.store, run.id)["children"]
     errors = runs.show(lab.store, child["id"])["errors"]
     assert [one["kind"] for one in errors] == ["agent", "agent"]
     for one in errors:
-        assert_tells(one["traceback"])
+        assert_shows(one["traceback"])
 
 
 async def test_a_program_that_runs_an_agent_gets_its_traceback(local: Lab) -> None:
@@ -196,8 +196,8 @@ async def test_a_program_that_runs_an_agent_gets_its_traceback(local: Lab) -> No
 
     with pytest.raises(StepFailed) as failed:
         await local.client.run(agent(body))
-    assert_tells(failed.value.traceback)
-    assert_tells("".join(failed.value.__notes__))
+    assert_shows(failed.value.traceback)
+    assert_shows("".join(failed.value.__notes__))
 
 
 @pytest.mark.parametrize("mode", ["stderr", "off"])

@@ -60,7 +60,7 @@ def waiting(**changes: Any) -> WaitingRuns:
     return WaitingRuns(**plain | changes)
 
 
-def away(store: FakeStore) -> None:
+def make_unavailable(store: FakeStore) -> None:
     store.broken = StoreUnavailable("away")
 
 
@@ -122,7 +122,7 @@ def test_an_unavailable_store_kills_no_worker(how: str, monkeypatch: pytest.Monk
     worker = FakeWorker(liveness_seconds=0.05)
     with serving(worker) as server:
         if how == "broken":
-            away(worker.store)
+            make_unavailable(worker.store)
         else:
             worker.store.held.clear()
         worker.last_contact = time.monotonic() - 99
@@ -144,7 +144,7 @@ def test_an_unavailable_store_is_noticed_before_its_workers_seem_stuck(
     worker = FakeWorker(liveness_seconds=0.1)
     with serving(worker) as server:
         assert ask(server.port, "/readyz").status == 200
-        away(worker.store)
+        make_unavailable(worker.store)
         worker.last_contact = time.monotonic() - 99
         until(lambda: "away" in ask(server.port, "/livez").json.get("why", ""))
 
@@ -319,7 +319,7 @@ def test_head_is_get_without_a_body(server: Health) -> None:
     assert int(found.headers["Content-Length"]) > 0
 
 
-def spoken(port: int, text: bytes) -> bytes:
+def raw_answer(port: int, text: bytes) -> bytes:
     """The answer to raw bytes."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(text)
@@ -345,12 +345,12 @@ def spoken(port: int, text: bytes) -> bytes:
 def test_a_malformed_request_is_answered_with_400(
     worker: FakeWorker, server: Health, text: bytes
 ) -> None:
-    assert spoken(server.port, text).startswith(b"HTTP/1.1 400 ")
+    assert raw_answer(server.port, text).startswith(b"HTTP/1.1 400 ")
     assert not worker.told
 
 
 def test_a_request_head_without_end_is_cut_off(server: Health) -> None:
-    assert spoken(server.port, b"GET /livez HTTP/1.1\r\n" + b"A: b\r\n" * 2000).startswith(
+    assert raw_answer(server.port, b"GET /livez HTTP/1.1\r\n" + b"A: b\r\n" * 2000).startswith(
         b"HTTP/1.1 431 "
     )
 
@@ -359,7 +359,7 @@ def test_a_request_that_is_not_completed_is_closed(
     server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "PATIENCE_SECONDS", 0.05)
-    assert spoken(server.port, b"GET /livez HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
+    assert raw_answer(server.port, b"GET /livez HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
 
 
 def test_silent_clients_do_not_keep_a_probe_out(
@@ -449,7 +449,7 @@ def test_metrics_have_the_workers_own_numbers(worker: FakeWorker, server: Health
 
 
 def test_a_scrape_does_not_need_the_store(worker: FakeWorker, server: Health) -> None:
-    away(worker.store)
+    make_unavailable(worker.store)
     found = ask(server.port, "/metrics")
     assert found.status == 200
     numbers = read(found.text)
@@ -463,7 +463,7 @@ def test_many_scrapes_are_one_query_to_the_store(worker: FakeWorker, server: Hea
     assert worker.store.asked == 1
 
 
-def given_runs(lab: Lab, queues: str | None = None) -> None:
+def start_runs(lab: Lab, queues: str | None = None) -> None:
     """Two queues; a version that a live worker carries, one that no worker carries, and secrets."""
     store: Any = lab.store
     agent = AgentRow(name="a", version="1", queue="default", parameters="[]")
@@ -485,7 +485,7 @@ def given_runs(lab: Lab, queues: str | None = None) -> None:
 
 
 def test_metrics_report_the_queues_and_stranded_versions_of_the_store(lab: Lab) -> None:
-    given_runs(lab)
+    start_runs(lab)
     with serving(FakeWorker(lab.store)) as server:
         text = ask(server.port, "/metrics").text
         numbers = read(text)
@@ -506,7 +506,7 @@ def test_metrics_report_the_queues_and_stranded_versions_of_the_store(lab: Lab) 
 def test_readiness_and_the_list_of_runs_agree_about_stranded_versions(
     lab: Lab, queues: str | None, stranded: dict[str, int]
 ) -> None:
-    given_runs(lab, queues)
+    start_runs(lab, queues)
     around = Surroundings(lab.store)
     listed = [row.version for row in lab.store.runs(Filter()) if around.is_stranded(row)]
     assert Counter(listed) == stranded
@@ -516,7 +516,7 @@ def test_readiness_and_the_list_of_runs_agree_about_stranded_versions(
 
 
 def test_waiting_runs_are_counted_from_the_oldest_on(lab: Lab) -> None:
-    given_runs(lab)
+    start_runs(lab)
     [first] = lab.store.waiting(limit=1)
     assert (first.state, first.runs, first.version) == (State.QUEUED, 1, "1")
     assert [(row.queue, row.version, row.runs) for row in lab.store.waiting()] == [

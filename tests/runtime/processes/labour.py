@@ -21,7 +21,7 @@ def add(one: int, other: int = 0) -> int:
     return one + other
 
 
-def whose() -> list[int]:
+def pid_and_session() -> list[int]:
     return [os.getpid(), os.getsid(0)]
 
 

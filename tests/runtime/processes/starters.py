@@ -121,19 +121,19 @@ async def by_asyncio(children: Children) -> int:
     return children.add(process.pid, lambda: None)
 
 
-def whose() -> list[int]:
+def pids_of_step_and_child() -> list[int]:
     """For a step in a process of its own: its pid, and that of the process it has started."""
     return [os.getpid(), subprocess.Popen(SLEEP, start_new_session=True).pid]
 
 
-def whose_and_wait(file: str) -> None:
+def write_pids_and_wait(file: str) -> None:
     child = subprocess.Popen(SLEEP, start_new_session=True)
     Path(f"{file}.part").write_text(f"{os.getpid()} {child.pid}")
     Path(f"{file}.part").rename(file)
     child.wait()
 
 
-def forked_again(children: Children) -> int:
+def fork_that_starts_a_process(children: Children) -> int:
     """The forked child starts a process itself, and reports its pid."""
     read, write = os.pipe()
     pid = os.fork()

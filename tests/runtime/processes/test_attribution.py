@@ -151,7 +151,7 @@ async def test_a_forked_child_and_its_descendants_keep_the_mark(
     local: Lab, children: Children
 ) -> None:
     async def step() -> int:
-        return starters.forked_again(children)
+        return starters.fork_that_starts_a_process(children)
 
     @agent
     async def forks(ctx: andon.Context) -> Any:
@@ -190,7 +190,7 @@ async def test_a_fork_beside_a_thread_that_starts_a_process_can_start_one_itself
     async with local.working(forks):
         await local.result(await local.client.start(forks))
         try:
-            pid = starters.forked_again(children)
+            pid = starters.fork_that_starts_a_process(children)
             assert proc.alive(pid)
         finally:
             release.set()
@@ -284,7 +284,10 @@ async def test_processes_of_a_step_process_are_attributed_and_the_warm_process_i
 ) -> None:
     @agent
     async def one(ctx: andon.Context) -> Any:
-        found = [await ctx.step(starters.whose, process=True, name=name) for name in "ab"]
+        found = [
+            await ctx.step(starters.pids_of_step_and_child, process=True, name=name)
+            for name in "ab"
+        ]
         return [attempt_mark(worker), *found]
 
     async with local.working(one) as worker:
@@ -305,7 +308,7 @@ async def test_a_step_process_belongs_to_its_run_while_it_executes(
 
     @agent
     async def one(ctx: andon.Context) -> Any:
-        await ctx.step(starters.whose_and_wait, str(file), process=True)
+        await ctx.step(starters.write_pids_and_wait, str(file), process=True)
 
     async with local.working(one) as worker:
         run = await local.client.start(one)

@@ -59,7 +59,7 @@ async def test_processes_are_kept_warm_in_sessions_of_their_own_and_end_with_the
 ) -> None:
     @agent
     async def twice(ctx: andon.Context) -> Any:
-        return [await ctx.step(labour.whose, process=True) for _ in range(2)]
+        return [await ctx.step(labour.pid_and_session, process=True) for _ in range(2)]
 
     async with local.working(twice):
         [first, second] = await local.result(await local.client.start(twice))

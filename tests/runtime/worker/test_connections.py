@@ -44,7 +44,7 @@ async def wait(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[Cluster]:
+def small_server() -> Iterator[Cluster]:
     """A server that takes 50 connections, 3 of them only from superusers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(postgres.SETTINGS, "max_connections", "50")
@@ -53,11 +53,11 @@ def small() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def small_url(small: Cluster) -> Iterator[str]:
-    url = small.fresh_database()
+def small_url(small_server: Cluster) -> Iterator[str]:
+    url = small_server.fresh_database()
     PostgresStore(url).close()
     yield url
-    small.drop_database(url.rpartition("/")[2])
+    small_server.drop_database(url.rpartition("/")[2])
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def fill(url: str) -> list[PostgresStore]:
 
 
 @pytest.fixture
-def crowd(small_url: str) -> Iterator[list[PostgresStore]]:
+def full_server(small_url: str) -> Iterator[list[PostgresStore]]:
     found = fill(small_url)
     yield found
     for store in found:
@@ -207,9 +207,9 @@ async def test_an_idle_worker_sends_heartbeat_poll_and_claim_in_one_transaction(
 
 
 def test_twenty_workers_fit_into_fifty_connections_and_leave_some_for_orders(
-    crowd: list[PostgresStore], small_url: str
+    full_server: list[PostgresStore], small_url: str
 ) -> None:
-    assert len(crowd) >= 20
+    assert len(full_server) >= 20
     assert connections(small_url) <= 50 - 3 - RESERVED
 
 
@@ -232,12 +232,12 @@ def test_an_order_gets_through_when_workers_have_filled_the_server(
 
 
 def test_an_order_waits_for_a_connection_that_another_client_holds(
-    crowd: list[PostgresStore], small: Cluster, small_url: str, folder: Path
+    full_server: list[PostgresStore], small_server: Cluster, small_url: str, folder: Path
 ) -> None:
     others = []
     with contextlib.suppress(psycopg.OperationalError):
         while True:
-            others.append(psycopg.connect(small.url()))
+            others.append(psycopg.connect(small_server.url()))
     halting = subprocess.Popen(
         [*ANDON, "pause", "--all"], cwd=folder, env=_environment(small_url), stderr=subprocess.PIPE
     )
@@ -247,32 +247,32 @@ def test_an_order_waits_for_a_connection_that_another_client_holds(
         one.close()
     assert halting.wait(LIMIT_SECONDS) == 0
     halting.stderr.close()
-    assert crowd[0].latches()
+    assert full_server[0].latches()
 
 
 def test_a_worker_that_is_refused_reports_it_and_starts_when_there_is_room(
-    crowd: list[PostgresStore], small_url: str, program: Callable[..., Program]
+    full_server: list[PostgresStore], small_url: str, program: Callable[..., Program]
 ) -> None:
     before = connections(small_url)
     working = program(small_url, "work", "hello.py")
     eventually(lambda: working.says("too many clients"))
     assert working.says("Waiting until there is room")
     eventually(lambda: connections(small_url) == before, "it waits without a connection")
-    crowd.pop().close()
-    crowd.pop().close()
+    full_server.pop().close()
+    full_server.pop().close()
     eventually(lambda: working.says("is ready"))
 
 
 def test_a_worker_without_a_connection_for_reads_uses_its_existing_one(
-    crowd: list[PostgresStore], small_url: str
+    full_server: list[PostgresStore], small_url: str
 ) -> None:
-    assert crowd[0].run("r") is None
-    assert [crowd[0].is_free(worker_row("w-2", None))] == [False]
+    assert full_server[0].run("r") is None
+    assert [full_server[0].is_free(worker_row("w-2", None))] == [False]
     assert connections(small_url) <= 50 - 3 - RESERVED
 
 
-def test_a_role_with_a_limit_of_its_own_keeps_connections_for_orders(small: Cluster) -> None:
-    url = small.fresh_database()
+def test_a_role_with_a_limit_of_its_own_keeps_connections_for_orders(small_server: Cluster) -> None:
+    url = small_server.fresh_database()
     with psycopg.connect(url, autocommit=True) as db:
         name = url.rpartition("/")[2]
         db.execute("CREATE ROLE clerk LOGIN CONNECTION LIMIT 8")
@@ -286,14 +286,16 @@ def test_a_role_with_a_limit_of_its_own_keeps_connections_for_orders(small: Clus
     PostgresStore(own, reserved=True).close()
     for store in stores:
         store.close()
-    small.drop_database(url.rpartition("/")[2])
+    small_server.drop_database(url.rpartition("/")[2])
 
 
-def test_doctor_warns_before_the_server_is_full(crowd: list[PostgresStore], small_url: str) -> None:
+def test_doctor_warns_before_the_server_is_full(
+    full_server: list[PostgresStore], small_url: str
+) -> None:
     found = connection_check(small_url)
     assert found.status == "warn"
     assert "max_connections" in found.advice
-    for store in crowd[2:]:
+    for store in full_server[2:]:
         store.close()
     eventually(lambda: connection_check(small_url).status == "ok")
 

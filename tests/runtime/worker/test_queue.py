@@ -20,7 +20,7 @@ def limit(lab: Lab, scope: str, name: str, **terms: Any) -> None:
     requests.write(lab.store, SetLimit(scope=scope, name=name, **terms))
 
 
-class Crowd:
+class ConcurrencyCounter:
     """Counts the runs that are inside at once."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Crowd:
 
 
 async def test_two_workers_together_run_no_more_than_the_agents_limit(lab: Lab) -> None:
-    crowd = Crowd()
+    crowd = ConcurrencyCounter()
     pairs = asyncio.Barrier(2)  # none leaves alone: two are let in
 
     async def visitor(ctx: andon.Context, name: str) -> None:
@@ -56,7 +56,7 @@ async def test_two_workers_together_run_no_more_than_the_agents_limit(lab: Lab) 
 
 
 async def test_a_worker_wakes_when_a_rate_lets_the_next_run_begin(lab: Lab) -> None:
-    crowd = Crowd()
+    crowd = ConcurrencyCounter()
 
     async def visitor(ctx: andon.Context, name: str) -> None:
         await ctx.step(crowd.visit, name)

@@ -29,7 +29,7 @@ async def closed(lab: Lab, receipt_id: str) -> Receipt:
     return found
 
 
-async def ended_by_word(lab: Lab, receipt_id: str) -> Receipt:
+async def ended_by_report(lab: Lab, receipt_id: str) -> Receipt:
     """Wait for the receipt of a hard stop until the worker has reported that nothing executes.
 
     That is no proof: this process continues, and no observer outside has looked.
@@ -57,7 +57,7 @@ def stage(lab: Lab, receipt_id: str) -> str:
     return str(row.stage)
 
 
-class Seen:
+class ObservedStop:
     """The stop as the agent's code saw it."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ async def test_a_run_that_waits_in_memory_is_paused_and_waits_again(lab: Lab) ->
 
 
 async def test_a_cancel_ends_an_async_step_at_once_and_records_no_outcome_of_it(lab: Lab) -> None:
-    seen = Seen()
+    seen = ObservedStop()
 
     @agent
     async def long(ctx: andon.Context) -> Any:
@@ -260,7 +260,7 @@ async def test_code_that_swallows_its_cancellation_executes_nothing_further(
 
 
 async def test_code_that_caught_the_stop_gets_no_answer_from_the_journal_either(lab: Lab) -> None:
-    seen, answered = Seen(), []
+    seen, answered = ObservedStop(), []
 
     async def known() -> str:
         return "known"
@@ -308,7 +308,7 @@ async def test_cleanups_end_before_the_run_is_reported_as_stopped(lab: Lab, kind
 async def test_an_effect_in_hand_ends_and_is_confirmed_before_a_cancel_takes_effect(
     lab: Lab, ends: str
 ) -> None:
-    held, seen = Held(), Seen()
+    held, seen = Held(), ObservedStop()
 
     async def long() -> str:
         try:
@@ -368,7 +368,7 @@ async def test_a_sync_step_may_end_within_the_window_and_is_kept(lab: Lab) -> No
 
 
 async def test_a_cancelled_run_undoes_its_effects(lab: Lab) -> None:
-    seen, undone = Seen(), []
+    seen, undone = ObservedStop(), []
 
     async def book() -> str:
         return "booked"
@@ -462,7 +462,7 @@ async def test_an_order_while_the_run_is_loaded_lets_no_code_begin(lab: Lab, kin
         await until(lambda: worker.attempts[run].exit.reason is not None)
         go.set()
         if kind == "kill":
-            await ended_by_word(lab, receipt)
+            await ended_by_report(lab, receipt)
         else:
             assert (await closed(lab, receipt)).proved
     assert begun == [1]
@@ -557,7 +557,7 @@ async def test_an_order_that_is_delivered_repeatedly_is_obeyed_once(lab: Lab) ->
 
 
 async def test_a_cancel_after_a_pause_is_a_cancel(lab: Lab) -> None:
-    seen = Seen()
+    seen = ObservedStop()
 
     @agent
     async def long(ctx: andon.Context) -> Any:
@@ -577,7 +577,7 @@ async def test_a_cancel_after_a_pause_is_a_cancel(lab: Lab) -> None:
 async def test_orders_are_received_when_every_slot_is_taken_and_while_a_worker_drains(
     lab: Lab,
 ) -> None:
-    seen = Seen()
+    seen = ObservedStop()
 
     @agent
     async def long(ctx: andon.Context) -> Any:
@@ -589,7 +589,7 @@ async def test_orders_are_received_when_every_slot_is_taken_and_while_a_worker_d
         worker.tell("SIGTERM")
         await until(worker.claiming.done)
         leaving = asyncio.ensure_future(worker.__aexit__())
-        await ended_by_word(lab, await lab.client.kill(run))
+        await ended_by_report(lab, await lab.client.kill(run))
         assert seen.ended.is_set()
         await leaving
 
@@ -598,7 +598,7 @@ async def test_orders_are_received_when_every_slot_is_taken_and_while_a_worker_d
 
 
 async def test_a_kill_ends_everything_of_the_run_and_its_worker_cannot_prove_it(lab: Lab) -> None:
-    seen, cleaned = Seen(), []
+    seen, cleaned = ObservedStop(), []
 
     async def background() -> None:
         seen.reached.set()
@@ -619,7 +619,7 @@ async def test_a_kill_ends_everything_of_the_run_and_its_worker_cannot_prove_it(
     async with lab.working(long):
         run = await lab.client.start(long)
         await seen.reached.wait()
-        await ended_by_word(lab, await lab.client.kill(run, by="ana"))
+        await ended_by_report(lab, await lab.client.kill(run, by="ana"))
         assert (await lab.client.get(run)).state == "killed"
         assert not [task for task in asyncio.all_tasks() if "background" in repr(task)]
     assert cleaned == []
@@ -645,7 +645,7 @@ async def test_a_running_thread_is_not_reported_as_ended(lab: Lab) -> None:
         await claims_again(worker)
         assert stage(lab, receipt) == "fenced"
         release.set()
-        await ended_by_word(lab, receipt)
+        await ended_by_report(lab, receipt)
 
 
 @pytest.mark.parametrize("how", ["to_thread", "agent"])
@@ -674,7 +674,7 @@ async def test_a_thread_behind_a_cancelled_await_counts_too(lab: Lab, how: str) 
         await claims_again(worker)
         assert stage(lab, receipt) == "fenced"
         release.set()
-        await ended_by_word(lab, receipt)
+        await ended_by_report(lab, receipt)
 
 
 async def test_the_end_of_an_abandoned_attempt_is_confirmed_when_an_order_asks(lab: Lab) -> None:
@@ -726,7 +726,7 @@ async def test_an_abandoned_attempt_with_a_running_thread_is_not_confirmed(lab: 
         await claims_again(worker)
         assert stage(lab, receipt) == "fenced"
         release.set()
-        await ended_by_word(lab, receipt)
+        await ended_by_report(lab, receipt)
 
 
 async def test_a_polite_order_that_overruns_becomes_hard(lab: Lab) -> None:
@@ -753,7 +753,7 @@ async def test_a_polite_order_that_overruns_becomes_hard(lab: Lab) -> None:
 
 
 async def test_a_sync_agent_gets_the_author_and_reason_of_a_stop(lab: Lab) -> None:
-    seen = Seen()
+    seen = ObservedStop()
 
     @agent
     def plain(ctx: Any) -> Any:
@@ -774,7 +774,7 @@ async def test_a_sync_agent_gets_the_author_and_reason_of_a_stop(lab: Lab) -> No
 
 
 async def test_a_worker_s_report_is_proved_once_its_process_is_gone(lab: Lab) -> None:
-    seen = Seen()
+    seen = ObservedStop()
 
     @agent
     async def long(ctx: andon.Context) -> Any:
@@ -784,7 +784,7 @@ async def test_a_worker_s_report_is_proved_once_its_process_is_gone(lab: Lab) ->
         run = await lab.client.start(long)
         await seen.reached.wait()
         receipt = await lab.client.kill(run)
-        await ended_by_word(lab, receipt)
+        await ended_by_report(lab, receipt)
         worker_gone = WorkerGone(
             worker_id=worker.worker_id, evidence="its process is gone", ordered=True
         )
@@ -825,7 +825,7 @@ async def test_a_parent_that_waits_for_its_child_is_stopped_with_it(lab: Lab, ki
             await until(lambda: {row.stage for row in lab.store.targets(receipt)} != {"requested"})
             held.release.set()
         if kind == "kill":
-            await ended_by_word(lab, receipt)
+            await ended_by_report(lab, receipt)
         else:
             assert (await closed(lab, receipt)).proved
         found = {(await lab.client.get(one)).state for one in (run, "child")}
@@ -842,7 +842,7 @@ def _leaf(step: Any) -> Any:
 
 
 async def test_a_parent_whose_child_was_cancelled_gets_the_outcome_of_the_child(lab: Lab) -> None:
-    seen = Seen()
+    seen = ObservedStop()
 
     @andon.agent
     async def leaf(ctx: andon.Context) -> Any:
@@ -866,7 +866,7 @@ async def test_a_parent_whose_child_was_cancelled_gets_the_outcome_of_the_child(
 
 
 async def test_a_halted_worker_leaves_its_runs_and_ends(lab: Lab) -> None:
-    seen = Seen()
+    seen = ObservedStop()
     told: list[StopNotice] = []
 
     @agent
@@ -880,7 +880,7 @@ async def test_a_halted_worker_leaves_its_runs_and_ends(lab: Lab) -> None:
         receipt = await halt(lab)
         await worker._stopped.wait()
         assert seen.ended.is_set()
-    found = await ended_by_word(lab, receipt)
+    found = await ended_by_report(lab, receipt)
     evidence = "its worker says that it has left; nobody has seen its process end"
     [row] = [row for row in found.targets if row.run_id is None]
     assert (row.stage, row.evidence) == ("unproved", evidence)
@@ -891,7 +891,7 @@ async def test_a_halted_worker_leaves_its_runs_and_ends(lab: Lab) -> None:
 async def test_a_program_with_an_embedded_worker_survives_a_halt_and_holds_nothing(
     lab: Lab,
 ) -> None:
-    seen = Seen()
+    seen = ObservedStop()
 
     @agent
     async def long(ctx: andon.Context) -> Any:
@@ -901,7 +901,7 @@ async def test_a_program_with_an_embedded_worker_survives_a_halt_and_holds_nothi
         running = asyncio.ensure_future(program.run(long, id="mine"))
         await seen.reached.wait()
         receipt = await halt(lab)
-        found = await ended_by_word(lab, receipt)
+        found = await ended_by_report(lab, receipt)
         assert {row.target.partition(":")[0] for row in found.targets} == {"run", "worker"}
         with pytest.raises(andon.StepFailed, match="Killed"):
             await running

@@ -222,7 +222,7 @@ def served(cloud: Cloud) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Ec2, Gce, Azure):
         monkeypatch.setattr(kind, "every_seconds", 0.005)
     monkeypatch.setattr(Gce, "hold_seconds", 1)

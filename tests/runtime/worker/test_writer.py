@@ -26,7 +26,7 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
     store.close()
 
 
-def said(kind: str) -> NoteEvent:
+def event_message(kind: str) -> NoteEvent:
     return NoteEvent(kind=kind, body="{}")
 
 
@@ -44,7 +44,7 @@ def committers(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def notes(writer: Writer) -> int:
+def count_events(writer: Writer) -> int:
     assert isinstance(writer.store, SqliteStore)
     count: int = writer.store._reader.db.execute("SELECT count(*) FROM andon_events").get
     return count
@@ -54,11 +54,11 @@ async def test_when_every_run_waits_for_it_the_loop_commits(
     writer: Writer, committers: list[int]
 ) -> None:
     writer.runs = 2
-    both = [writer.submit(said("a")), writer.submit(said("b"))]
+    both = [writer.submit(event_message("a")), writer.submit(event_message("b"))]
     for future in both:
         await future
     assert committers == [threading.get_ident()]
-    assert notes(writer) == 2
+    assert count_events(writer) == 2
 
 
 @pytest.mark.parametrize("runs", [0, 2])  # none: a program that only starts runs
@@ -66,7 +66,7 @@ async def test_while_another_run_executes_the_thread_commits(
     writer: Writer, committers: list[int], runs: int
 ) -> None:
     writer.runs = runs
-    await writer.submit(said("a"))
+    await writer.submit(event_message("a"))
     [committer] = committers
     assert committer != threading.get_ident()
 
@@ -94,7 +94,7 @@ async def test_the_loop_waits_only_briefly_for_a_lock_and_leaves_the_rest_to_the
     other = apsw.Connection(writer.store.url.removeprefix("sqlite:///"))
     other.execute("BEGIN IMMEDIATE")
     writer.runs = 1
-    future = writer.submit(said("a"))
+    future = writer.submit(event_message("a"))
     while len(waited) < 2:
         await asyncio.sleep(0)
     assert not future.done()
@@ -102,7 +102,7 @@ async def test_the_loop_waits_only_briefly_for_a_lock_and_leaves_the_rest_to_the
     await future
     assert waited.pop(threading.get_ident()) == sqlite.MOMENT_SECONDS
     assert list(waited.values()) == [BUSY_SECONDS]
-    assert notes(writer) == 1
+    assert count_events(writer) == 1
 
 
 async def test_messages_that_the_loop_could_not_commit_are_committed_in_order(
@@ -120,9 +120,9 @@ async def test_messages_that_the_loop_could_not_commit_are_committed_in_order(
     at_once = SqliteStore.write_at_once
     monkeypatch.setattr(SqliteStore, "write_at_once", once)
     writer.runs = 1
-    first = writer.submit(said("first"))
+    first = writer.submit(event_message("first"))
     await asyncio.sleep(0)
-    await writer.submit(said("second"))
+    await writer.submit(event_message("second"))
     await first
     kinds = writer.store._reader.db.execute("SELECT kind FROM andon_events ORDER BY id").fetchall()  # type: ignore[attr-defined]
     assert kinds == [("first",), ("second",)]
@@ -140,5 +140,5 @@ async def test_an_error_of_the_disk_is_not_retried(
     monkeypatch.setattr(SqliteStore, "_commit", fail)
     writer.runs = 1
     with pytest.raises(StoreError, match="disk I/O error"):
-        await writer.submit(said("a"))
-    assert notes(writer) == 0
+        await writer.submit(event_message("a"))
+    assert count_events(writer) == 0

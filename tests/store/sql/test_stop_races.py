@@ -194,7 +194,7 @@ def test_a_supervisor_that_ends_meanwhile_leaves_no_open_target(traffic: Traffic
     assert "fenced" not in stages(store, "rcp_halt_fleet").values()
 
 
-def seen_to_end(receipt: str, target: str) -> TargetReport:
+def report_of_end(receipt: str, target: str) -> TargetReport:
     return TargetReport(stop_id=receipt, target=target, stage="verified", evidence="seen to end")
 
 
@@ -215,7 +215,7 @@ def test_two_writers_that_prove_the_last_two_targets_close_the_order(opened: Any
             take(one, f"a{n}", "w"), take(one, f"b{n}", "x")
             receipts.append(order(one, "kill", f"label:n={n}"))
             for done in [
-                pool.submit(prove, store, seen_to_end(receipts[-1], name))
+                pool.submit(prove, store, report_of_end(receipts[-1], name))
                 for store, name in ((one, f"run:a{n}"), (two, f"run:b{n}"))
             ]:
                 done.result()

@@ -49,7 +49,7 @@ def run_on_loop(store: PostgresStore, play: Callable[[Writer], Awaitable[Any]]) 
     return asyncio.run(run())
 
 
-def three(store: PostgresStore) -> list[Held]:
+def three_runs(store: PostgresStore) -> list[Held]:
     return [begin(store, run_id) for run_id in "abc"]
 
 
@@ -60,7 +60,7 @@ def seqs(store: PostgresStore, run_id: str) -> list[int]:
 def test_a_batch_that_all_runs_wait_for_is_sent_without_the_thread(
     store: PostgresStore, thread_batches: list[list[Message]]
 ) -> None:
-    held = three(store)
+    held = three_runs(store)
     start(store, "new")
     thread_batches.clear()
 
@@ -83,7 +83,7 @@ def test_a_batch_that_all_runs_wait_for_is_sent_without_the_thread(
 def test_a_refused_message_is_refused_alone(
     store: PostgresStore, thread_batches: list[list[Message]]
 ) -> None:
-    held = three(store)
+    held = three_runs(store)
     do(store, held[1].settle("queued", returned=True))
     take(store, "b")  # by another fence
     thread_batches.clear()
@@ -204,7 +204,7 @@ def test_a_writer_that_polls_in_vain_polls_less_and_less_often(
 def test_batches_in_flight_when_the_connection_is_lost_are_written_once_and_in_order(
     store: PostgresStore, postgres_url: str
 ) -> None:
-    held = three(store)
+    held = three_runs(store)
 
     async def play(writer: Writer) -> None:
         writer.runs = 3
@@ -274,7 +274,7 @@ def test_many_messages_are_in_flight_in_two_halves(
 
 
 def test_two_writers_do_not_take_each_others_answers(store: PostgresStore) -> None:
-    held = three(store)
+    held = three_runs(store)
 
     async def play(writer: Writer) -> None:
         other = Writer(store, patience_seconds=LONG)
