@@ -773,7 +773,7 @@ async def test_a_sync_agent_gets_the_author_and_reason_of_a_stop(lab: Lab) -> No
     assert (await lab.client.get(run)).state == "cancelled"
 
 
-async def test_a_worker_s_report_is_proved_once_its_process_is_gone(lab: Lab) -> None:
+async def test_a_workers_report_is_proved_once_its_process_is_gone(lab: Lab) -> None:
     seen = ObservedStop()
 
     @agent
