@@ -146,7 +146,7 @@ async def claims_again(worker: Worker, times: int = 6) -> None:
     await until(claimed)
 
 
-def bury(survivor: Worker, lost: Worker, evidence: str = "dead:the test says so") -> None:
+def declare_lost(survivor: Worker, lost: Worker, evidence: str = "dead:the test says so") -> None:
     """Tell `survivor` that `lost` is gone: for certain (dead), or only not heard of (silent)."""
     survivor.post(survivor._on_death, lost.worker_id, evidence)
 

@@ -1216,7 +1216,7 @@ def test_a_notification_wakes_a_listener(opened: Callable[[], Store], listen: Li
     end = listen(listener, heard.set)
     for _ in range(3):
         heard.clear()
-        ringer.notify()
+        notifier.notify()
         assert heard.wait(LONG)
     end()
 
@@ -1226,8 +1226,8 @@ def test_only_messages_that_concern_other_workers_send_a_notification(
 ) -> None:
     held = begin(store)
     register(store, "second")
-    rings: list[bool] = []
-    monkeypatch.setattr(store, "notify", lambda: rings.append(True))
+    notifications: list[bool] = []
+    monkeypatch.setattr(store, "notify", lambda: notifications.append(True))
 
     def notifies(message: Message) -> bool:
         notifications.clear()
@@ -1267,8 +1267,8 @@ def test_a_notification_sent_before_closing_is_still_received(opened: Callable[[
     listener, notifier = opened(), opened()
     heard = threading.Event()
     end = listener.listen(heard.set)
-    ringer.notify()
-    ringer.close()
+    notifier.notify()
+    notifier.close()
     assert heard.wait(LONG)
     end()
 

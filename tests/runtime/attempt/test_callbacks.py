@@ -124,7 +124,7 @@ def test_a_callback_without_owner_belongs_to_the_only_run_and_is_reported_otherw
 
     async def main() -> None:
         loop, tasks = asyncio.get_running_loop(), branch.Tasks()
-        of_nobody(way, lambda: acts.append(way))
+        without_owner(way, lambda: acts.append(way))
         await turn()
         assert callbacks.end(loop, tasks, own=False, alone=alone) == [], (
             "it belongs to the surrounding program"

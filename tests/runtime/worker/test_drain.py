@@ -49,7 +49,7 @@ async def test_a_run_that_a_leaving_worker_has_just_claimed_returns_to_its_place
     before = lab.store.run(run_id)
     for _ in range(2):
         async with lab.working(one, poll_seconds=60) as worker:
-            told_at_the_claim(worker)
+            tell_at_the_claim(worker)
             await until(partial(getattr, worker.drain, "begun"))
     assert not called, "nothing of it was executed"
     after = lab.store.run(run_id)

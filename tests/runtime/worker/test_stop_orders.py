@@ -697,7 +697,7 @@ async def test_the_end_of_an_abandoned_attempt_is_confirmed_when_an_order_asks(l
         await until(lambda: run not in worker.attempts)
         assert stage(lab, receipt) == "fenced"
         worker.orders.obey = obey  # type: ignore[method-assign]
-        await ended_by_word(lab, receipt)
+        await ended_by_report(lab, receipt)
 
 
 async def test_an_abandoned_attempt_with_a_running_thread_is_not_confirmed(lab: Lab) -> None:

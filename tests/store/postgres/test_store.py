@@ -248,7 +248,7 @@ def test_a_listener_survives_a_restart_and_is_called_once_it_is_connected_again(
     assert heard.wait(LONG), "notifications sent meanwhile are lost: the listener must look itself"
     heard.clear()
 
-    def rung() -> bool:
+    def notified() -> bool:
         store.notify()
         return heard.wait(0.1)
 
@@ -274,7 +274,7 @@ def test_a_notification_never_waits_for_the_server(store: PostgresStore, cluster
     heard = threading.Event()
     end = store.listen(heard.set)
 
-    def rung() -> bool:
+    def notified() -> bool:
         store.notify()
         return heard.wait(0.1)
 
