@@ -27,7 +27,7 @@ SHOW_SECONDS = 2.0  # for a terminal to take the last lines
 REAP_SECONDS = 1.0
 
 
-class Exit:
+class SupervisorExit:
     """Decides when the supervisor exits, and takes it there step by step."""
 
     def __init__(self, own: "Supervisor") -> None:

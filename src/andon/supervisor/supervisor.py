@@ -23,7 +23,7 @@ from andon.supervisor.children.child import Child
 from andon.supervisor.children.lifecycle import Lifecycle
 from andon.supervisor.children.logs import OutputStream
 from andon.supervisor.children.watchdog import Watchdog
-from andon.supervisor.exit import Exit
+from andon.supervisor.exit import SupervisorExit
 from andon.supervisor.halt.kill import TreeKill
 from andon.supervisor.halt.state import HaltState
 from andon.supervisor.poll import PollLoop, Signals
@@ -66,7 +66,7 @@ class Supervisor:
         self._ticked = time.monotonic()
         self.lifecycle, self.watchdog = Lifecycle(self), Watchdog(self)
         self.halt_state, self.requests = HaltState(self), RequestHandler(self)
-        self.exit, self.upgrading = Exit(self), Upgrade(self)
+        self.exit, self.upgrading = SupervisorExit(self), Upgrade(self)
         self.channel = ControlChannel(self.loop, self.requests.from_control)
         self.server: SocketServer | None = None
         self.signals = Signals(self.loop, [n for n in SIGNALS if not _ignored(n)])

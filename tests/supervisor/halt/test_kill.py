@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from andon.supervisor.children.child import Child
-from andon.supervisor.exit import Exit
+from andon.supervisor.exit import SupervisorExit
 from andon.supervisor.halt.kill import TreeKill
 from andon.supervisor.spec import ChildSpec
 from andon.supervisor.supervisor import Supervisor
@@ -180,7 +180,7 @@ def test_nothing_is_said_of_a_kill_before_it_was_looked_who_is_left() -> None:
         channel=SimpleNamespace(send=lambda event, **facts: None),
         spec=SimpleNamespace(single="single"),
     )
-    ending = Exit(cast(Supervisor, own))
+    ending = SupervisorExit(cast(Supervisor, own))
     ending.look()
     assert not ending.begun
     own.kills.clear()
