@@ -1,1 +1,1 @@
-"""The verification: ten layers of faults, and canaries that prove that each of them bites."""
+"""Fault injection for andon, in layers, with a canary for each fault a layer has to catch."""

@@ -1,10 +1,10 @@
 """Split brain: workers that are frozen, cut off, or lose their database, and come back.
 
-Frozen at declared points and at random ones for longer than their lease; partitioned from the
-database, both ways and one way; the database restarts, crashes, drops its connections, stays away
-for longer than anybody waits, and an asynchronous standby takes its place. Whoever was away has
-lost its runs: it writes nothing, starts nothing, and nothing happens twice. After a promotion the
-epoch is another, and a halt still holds.
+Workers are frozen for longer than their lease, at declared points and at random ones, and
+partitioned from the database in both directions and in one. The database restarts, crashes, drops
+its connections, stays away for longer than any worker waits, or is replaced by an asynchronous
+standby. A worker that comes back has lost its runs: it writes nothing and starts nothing, and no
+effect happens twice. A promotion changes the epoch, and a halt still holds after it.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ from tests.chaos.kill import make_tally
 from andon.errors import StoreUnavailable
 from andon.store.messages.stops import Escalate
 from andon.testing.postgres import Cluster
-from verify import networks, scene
+from verify import harness, networks
 from verify.layer import Effort, Outcome, Say
 from verify.standby import Standby
 
 AWAY_SECONDS = 2.5 * SETTINGS["lease_seconds"]
 KINDS = ("freeze at a point", "freeze in an effect", "freeze at random", "backend kill",
          "restart", "crash", "outage", "partition", "one-way partition", "promotion")  # fmt: skip
-# So long a worker waits for its database before it gives its runs up.
+# How long a worker waits for its database before it gives up its runs.
 PATIENCE_SECONDS = 0.5
 
 
 class Brains:
-    """One playing of the layer."""
+    """One run of the layer."""
 
     def __init__(self, forker: Forker, cluster: Cluster, folder: Path, effort: Effort) -> None:
         self.forker, self.cluster, self.folder, self.effort = forker, cluster, folder, effort
@@ -78,19 +78,19 @@ class Brains:
 
     @contextlib.contextmanager
     def site(self, name: str, kind: str) -> Iterator[Site]:
-        """A site for one fault; what goes wrong in it is told with its name."""
+        """A site for one fault; every violation in it carries the name of the fault."""
         folder = self.folder / f"{name}-{self.runs}"
         folder.mkdir()
         self.cluster.start()
         postgres = kind == "postgres"
         url = self.cluster.fresh_database() if postgres else f"sqlite:///{folder}/andon.db"
         wrong: list[str] = []
-        with scene.told(wrong), scene.sited(self.forker, url, folder / "world") as site:
+        with harness.findings(wrong), harness.sited(self.forker, url, folder / "world") as site:
             yield site
             rows = site.rows()
             self.runs += len(rows)
             self.ended += sum(row.state == "succeeded" for row in rows)
-            wrong += scene.damage(site.store)
+            wrong += harness.damage(site.store)
         self.wrong += [f"{name} on {kind}, seed {self.effort.seed}: {one}" for one in wrong]
 
     def judge(self, site: Site, name: str) -> None:
@@ -102,12 +102,12 @@ class Brains:
     # ── frozen ────────────────────────────────────────────────────────────────────────────────
 
     def freeze_at_points(self, kind: str) -> None:
-        """One worker for each point, all frozen at once; one more takes over from all of them."""
-        points = scene.some(list(agents.TOURED), self.times(len(agents.TOURED)), self.chance)
+        """One worker for each point, all frozen at the same time; one more worker takes over."""
+        points = harness.some(list(agents.TOURED), self.times(len(agents.TOURED)), self.chance)
         with self.site("points", kind) as site:
             frozen = [frozen_in(site, agents.tour, fault=f"{name}=freeze")[0] for name in points]
             site.ready_worker(settings=SETTINGS)
-            site.finish(scene.HANG_SECONDS)
+            site.finish(harness.HANG_SECONDS)
             before = {row.id: (row.head_seq, row.head_hash) for row in site.rows()}
             begun_anew = [has_new_incarnation(site, process) for process in frozen]
             for process in frozen:
@@ -115,12 +115,12 @@ class Brains:
             for process, begun in zip(frozen, begun_anew, strict=True):
                 until_live(site, process, begun)
             if before != {row.id: (row.head_seq, row.head_hash) for row in site.rows()}:
-                self.wrong.append(f"frozen at {points} on {kind}: who woke up wrote")
+                self.wrong.append(f"frozen at {points} on {kind}: the frozen worker wrote")
             self.faults["freeze at a point"] += len(points)
             self.judge(site, f"frozen at {points} on {kind}")
 
     def freeze_in_effect(self, kind: str, effect: str) -> None:
-        """Nobody can keep it from acting when it wakes; so nobody else may have acted before."""
+        """The frozen worker will act when it wakes, so no other worker may act before it."""
         with self.site(f"in-{effect}", kind) as site:
             site.set_flag(f"freeze-{effect}")
             frozen, run = frozen_in(site, agents.acting, effect)
@@ -131,12 +131,12 @@ class Brains:
             frozen.thaw()
             until(lambda: site.count(effect, f"{run}/{effect}-0"), "the late effect")
             until_live(site, frozen, begun_anew)
-            site.finish(scene.HANG_SECONDS)
+            site.finish(harness.HANG_SECONDS)
             self.faults["freeze in an effect"] += 1
             self.judge(site, f"frozen in {effect} on {kind}")
 
     def freeze_before_result(self, kind: str) -> None:
-        """It wakes up when another has the run and has written nothing: only the fence tells."""
+        """It wakes when another worker owns the run and wrote nothing: only the fence stops it."""
         with self.site("result", kind) as site:
             site.set_flag("go")
             frozen, run = frozen_in(site, agents.held, fault="step:executed=freeze@2")
@@ -147,11 +147,11 @@ class Brains:
             frozen.thaw()
             until_live(site, frozen, begun_anew)
             owner.thaw()
-            site.finish(scene.HANG_SECONDS)
+            site.finish(harness.HANG_SECONDS)
             self.faults["freeze at a point"] += 2
             entries = laws.evidence(site.store, run, site.folder).entries
             if any(one.fence == before.fence and one.seq > before.head_seq for one in entries):
-                self.wrong.append(f"frozen before a result on {kind}: who woke up wrote")
+                self.wrong.append(f"frozen before a result on {kind}: the frozen worker wrote")
             self.judge(site, f"frozen before a result on {kind}")
 
     def freeze_at_random(self, kind: str) -> None:
@@ -175,13 +175,13 @@ class Brains:
                     self.cluster.kill()
                     self.cluster.start()
             self.faults[fault] += 1
-            site.finish(scene.HANG_SECONDS)
+            site.finish(harness.HANG_SECONDS)
             self.judge(site, fault)
             if any(process.status is not None for process in fleet):
                 self.wrong.append(f"{fault}: a worker ended\n{site.errors[-1000:]}")
 
     def outlast(self) -> None:
-        """It is away for longer than anybody waits: nobody goes on from what was not written."""
+        """The database is away longer than any worker waits: none continues past a failed write."""
         with self.site("outage", "postgres") as site:
             self.under_load(
                 site, patience_seconds=PATIENCE_SECONDS, lease_seconds=AWAY_SECONDS * 10
@@ -190,7 +190,7 @@ class Brains:
             before = begun(site)
 
             def late() -> dict[str, int]:
-                """Of each run one thing at most was written down, and had not begun."""
+                """At most one step of each run was written down and had not begun."""
                 return {run: n for run, n in (begun(site) - before).items() if n > 1}
 
             until(lambda: late() or "given up here" in site.errors, "who gives up")
@@ -200,7 +200,7 @@ class Brains:
             self.faults["outage"] += 1
             with contextlib.suppress(StoreUnavailable):  # our own connection is lost too
                 site.store.write([Escalate()])
-            site.finish(scene.HANG_SECONDS)
+            site.finish(harness.HANG_SECONDS)
             self.judge(site, "outage")
 
     def under_load(self, site: Site, runs: int = 8, **settings: Any) -> list[Any]:
@@ -262,16 +262,16 @@ class Brains:
             answer_asks_if_no_worker_is_silent(site)
             return not site.open_runs()
 
-        until(over, f"the end of all runs\n{site.errors[-2000:]}", 2 * scene.HANG_SECONDS)
+        until(over, f"the end of all runs\n{site.errors[-2000:]}", 2 * harness.HANG_SECONDS)
 
     # ── a standby takes over ──────────────────────────────────────────────────────────────────
 
     def promote(self) -> None:
-        """The claim of a worker, and a halt, are in what the standby has not heard of."""
+        """The standby is missing the worker's claim and a halt."""
         with (
             Cluster() as primary,
-            scene.told(self.wrong),
-            scene.sited(self.forker, primary.fresh_database(), self.folder / "promoted") as site,
+            harness.findings(self.wrong),
+            harness.sited(self.forker, primary.fresh_database(), self.folder / "promoted") as site,
         ):
             site.start(agents.held, run="run")
             standby = Standby(primary)
@@ -303,19 +303,19 @@ class Brains:
         begun_anew = has_new_incarnation(site, old)
         old.thaw()
         site.set_flag("go")
-        site.finish(scene.HANG_SECONDS)
+        site.finish(harness.HANG_SECONDS)
         until_live(site, old, begun_anew)
         self.runs += 1
         self.ended += site.state("run") == "succeeded"
         writers = {entry.fence for entry in laws.evidence(site.store, "run", site.folder).entries}
         if not {0, now.fence} >= writers or laws.result(site.store, "run") != [0, 2, 4]:
             self.wrong.append(f"promotion: entries of claims {writers}, the owner was {now.fence}")
-        self.wrong += [f"promotion: {one}" for one in scene.damage(site.store)]
+        self.wrong += [f"promotion: {one}" for one in harness.damage(site.store)]
         new.kill()
 
 
 def andon(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
-    """A command of andon on this host."""
+    """Runs an andon command on this host."""
     return subprocess.run(
         [sys.executable, "-m", "andon", *words],
         env={**environment(), "ANDON_STORE": site.url, "ANDON_HOME": os.environ["ANDON_HOME"]},
@@ -323,7 +323,7 @@ def andon(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
-        timeout=scene.HANG_SECONDS,
+        timeout=harness.HANG_SECONDS,
     )
 
 
@@ -331,7 +331,7 @@ def begun(site: Site) -> Counter[str]:
     """How many steps and effects of each run have begun."""
     lines = (line.split() for line in world.lines(site.folder))
     return Counter(
-        key.partition("/")[0] for what, key, _ in lines if what in ("step", *scene.KINDS)
+        key.partition("/")[0] for what, key, _ in lines if what in ("step", *harness.KINDS)
     )
 
 
@@ -343,9 +343,9 @@ def cut_connections(url: str) -> None:
         )
 
 
-@scene.layer("brains")
+@harness.layer("brains")
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
-    with scene.scratch("brains") as folder, Cluster() as cluster, scene.forker() as forker:
+    with harness.scratch("brains") as folder, Cluster() as cluster, harness.forker() as forker:
         brains = Brains(forker, cluster, folder, effort)
         for what, act in brains.acts():
             say(what)
@@ -353,12 +353,12 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
             if effort.until_red and brains.wrong:
                 break
     outcome.runs, outcome.violations = brains.runs, brains.wrong
-    # What this host cannot do is noted, and not red.
+    # A fault this host cannot inject is noted and is not red.
     tried = [kind for kind in KINDS if "partition" not in kind or not brains.notes]
-    scene.count(outcome, tried, brains.faults)
+    harness.count(outcome, tried, brains.faults)
     outcome.injected = ", ".join([outcome.injected, *brains.notes])
-    scene.count_ended(outcome, brains.ended)
+    harness.count_ended(outcome, brains.ended)
 
 
 if __name__ == "__main__":
-    scene.alone(check)
+    harness.alone(check)

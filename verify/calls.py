@@ -1,4 +1,4 @@
-"""What the shim recorded: every call with which a process wrote to its files, in their order."""
+"""The calls the shim recorded: every call with which a process wrote to its files, in order."""
 
 import struct
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ class Call:
     kind: str
     path: str
     offset: int  # of a write; of a truncation, the new size
-    bytes: bytes  # that were written; of a renaming, the new name
+    bytes: bytes  # the bytes written; of a rename, the new name
 
 
 def recorded(log: Path) -> list[Call]:

@@ -1,8 +1,8 @@
-"""Bugs that are planted on purpose. A layer that does not find its own proves nothing.
+"""Bugs planted on purpose. A layer that does not find its own canaries proves nothing.
 
-Each is a change of one place in a copy of the product, which a layer is then run against. It is
-caught only by a violation, and only if runs that nothing befalls end well in the copy: one that
-merely does not run was caught by nobody. The product itself has no switch that turns a safety off;
+A canary changes one place in a copy of the product, and its layer runs against that copy. It is
+caught only by a violation, and only if runs without faults still end well in the copy: a copy that
+merely crashes counts as not caught. The product itself has no switch that turns a safety off;
 docs/decisions/0015 says why.
 """
 
@@ -28,7 +28,7 @@ from verify.layer import Say
 from verify.planted import Canary
 
 ROOT = Path(__file__).resolve().parent.parent
-# Generous: a layer that is broken by its canary must not hold up the others for ever.
+# Generous: a canary that makes its layer hang must not hold up the others for ever.
 LIMIT_SECONDS = 900
 CANARIES = (
     planted.CANARIES
@@ -41,18 +41,18 @@ CANARIES = (
 
 @dataclass
 class Tried:
-    """What became of one canary."""
+    """The outcome of one canary."""
 
     name: str
     layer: str
     caught: bool
-    why: str  # it was not caught
+    why: str  # why it was not caught
     violations: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class NotPlanted(Exception):
-    """The text that a canary replaces is not there, or not once: the product has moved on."""
+    """The text that a canary replaces is missing or stands there twice: the product has changed."""
 
 
 def named(name: str) -> Canary:
@@ -63,7 +63,7 @@ def named(name: str) -> Canary:
 
 
 def plant(canary: Canary, package: Path) -> None:
-    """Change a copy of the package."""
+    """Replaces the canary's text in a copy of the package."""
     path = package / canary.file
     text = path.read_text("utf-8") if path.is_file() else ""
     times = text.count(canary.old)
@@ -75,7 +75,7 @@ def plant(canary: Canary, package: Path) -> None:
 
 
 def try_all(layers: Iterable[str], say: Say) -> list[Tried]:
-    """Every canary whose layer is there. The others are told of, and are red."""
+    """Tries every canary whose layer exists. The others are reported, and are red."""
     present = set(layers)
     tried = []
     for canary in CANARIES:
@@ -108,7 +108,7 @@ def try_one(canary: Canary, say: Say) -> Tried:
 
 
 def _run(canary: Canary, folder: Path) -> Tried:
-    """The layer, in a process of its own that imports the copy."""
+    """Runs the layer in a process of its own that imports the copy."""
     answer = folder / "answer.json"
     command = [sys.executable, str(ROOT / "verify" / "verify.py"), "--only", canary.layer]
     try:
@@ -130,7 +130,7 @@ def _run(canary: Canary, folder: Path) -> Tried:
 
 
 def _broken(folder: Path) -> str:
-    done = _with_copy(folder, [sys.executable, "-m", "verify.undisturbed"])
+    done = _with_copy(folder, [sys.executable, "-m", "verify.baseline"])
     return (done.stderr.strip().splitlines() or ["it ended"])[-1] if done.returncode else ""
 
 

@@ -1,4 +1,4 @@
-"""Cells of the kill matrix: one is played with real processes, and judged by what is outside."""
+"""Cells of the kill matrix: each is played with real processes and judged from outside."""
 
 import itertools
 import json
@@ -19,17 +19,17 @@ from verify.drivers.shop import FIRST, LAST, MOMENTS, NEWS, TASK, Order
 
 TOOLS = ("first of two", "second of two", "parallel")
 THEN = ("resume", "message")
-# No promise: after this long what should have ended hangs.
+# No promise: a process that has not ended after this long hangs.
 HANG_SECONDS = 30.0
 SIGKILLED = -9
-# What the model says of a call of which it was told that its outcome is unknown.
+# What the model says of a call whose outcome it was shown as unknown.
 IN_DOUBT = "in doubt"
 YES_NO = {"effect": ("happened", "did_not_happen"), "value": ("respond", "approve")}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a process is killed, and how it goes on."""
+    """The moment at which a process is killed, and how the conversation continues."""
 
     driver: str
     andon: bool
@@ -47,19 +47,19 @@ class Cell:
 
 @dataclass
 class Found:
-    """What became of it."""
+    """The outcome of one cell."""
 
     cell: Cell
     doubled: int = 0  # effects that happened more than once
     missing: int = 0  # effects that never happened
     asked: int = 0  # effects that were shown as in doubt
     refused: int = 0  # answers of the provider that were 400
-    answer: str = ""  # why it is not the right one
-    broken: str = ""  # the trial itself: nothing can be said
+    answer: str = ""  # why the answer is wrong
+    broken: str = ""  # the trial itself failed: no verdict
 
     @property
     def wrong(self) -> list[str]:
-        """What andon promises, and is not so."""
+        """The promises of andon that this outcome breaks."""
         said = [
             f"{self.doubled} effects happened twice" if self.doubled else "",
             f"{self.missing} effects did not happen" if self.missing else "",
@@ -78,9 +78,9 @@ def of_driver(name: str, driver: Any, *, andon: bool) -> Iterator[Cell]:
 
 
 class Model:
-    """A model that does one thing after the other, and tells of the receipts that it is shown.
+    """A model that makes one tool call after the other and reports the receipts it is shown.
 
-    What it is told was not executed it asks for again.
+    A call that it is shown as not executed it makes again.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -106,13 +106,13 @@ def _receipts(name: str, text: str) -> list[str]:
 
 
 class Trial:
-    """One cell."""
+    """Plays one cell."""
 
     def __init__(self, forker: Forker, cell: Cell, folder: Path, store: str) -> None:
         self.forker, self.cell, self.folder, self.url = forker, cell, folder, store
         self.found = Found(cell)
         self._doubted: set[str] = set()  # effects that a person was asked about
-        self._honest: set[str] = set()  # those of which the model says that they are in doubt
+        self._honest: set[str] = set()  # effects that the model says are in doubt
         folder.mkdir(parents=True)
 
     def play(self) -> Found:
@@ -124,22 +124,22 @@ class Trial:
             status = self._live(model, self.cell.then, "")
             self.found.answer = self._is_wrong(status)
             left_alone = self.cell.andon and self.cell.then == "message"
-            # Any worker may go on with it: nothing acts twice then.
+            # Any worker may continue it: nothing acts twice then.
             if left_alone and self._live(model, "resume", "") is None:
-                self.found.broken = "what was left alone hangs"
+                self.found.broken = "the run that was left alone hangs"
             self.found.refused = sum(one.status == 400 for one in model.requests)
         self._outlast()
         self._count()
         return self.found
 
     def _outlast(self) -> None:
-        """Wait for programs that tools have started, and that nobody has ended."""
+        """Waits for programs that tools started and nothing ended."""
         path = self.folder / "programs"
         pids = [int(line) for line in path.read_text().split()] if path.exists() else []
         until(lambda: not any(map(alive, pids)), f"the programs of {self.cell}", HANG_SECONDS)
 
     def _live(self, model: FakeModel, phase: str, moment: str) -> int | None:
-        """One process; None: it hangs, and was ended."""
+        """Runs one process; None: it hung and was killed."""
         cell = self.cell
         order = Order(
             driver=cell.driver,
@@ -168,7 +168,7 @@ class Trial:
         try:
 
             def over() -> bool:
-                self._be_the_person(store)
+                self._answer_effects_in_doubt(store)
                 return process.status is not None
 
             until(over, str(self.cell), HANG_SECONDS)
@@ -176,8 +176,8 @@ class Trial:
             store.close()
         return process.wait()
 
-    def _be_the_person(self, store: Any) -> None:
-        """Say of what is in doubt what the world says."""
+    def _answer_effects_in_doubt(self, store: Any) -> None:
+        """Answers each question about an effect in doubt by looking at the world."""
         for ask in store.asks():
             if not ask.run_id.startswith(self.folder.name):
                 continue
@@ -204,7 +204,7 @@ class Trial:
         self.found.asked = len(self._doubted | self._honest)
 
     def _is_wrong(self, status: int | None) -> str:
-        """Whether the model was shown what happened, and all that the person said."""
+        """Whether the model was shown everything that happened and everything the person said."""
         path = self.folder / "answer"
         if status is None or not path.exists():
             how = "it hangs; " if status is None else ""

@@ -1,7 +1,7 @@
 """Rolling chaos: a fleet of real processes that are killed, drained and frozen at random.
 
-Whoever goes is replaced at once. The world counts what was done, whatever the runtime says: every
-run ends with its result, no finished step is executed again, no effect happens twice.
+Every worker that ends is replaced at once. The world counts the effects, whatever the runtime says:
+every run ends with its result, no finished step is executed again, no effect happens twice.
 """
 
 import random
@@ -16,14 +16,14 @@ from tests.chaos.freeze import answer_asks_if_no_worker_is_silent
 from tests.chaos.kill import Report, judge, make_tally
 
 from andon.testing.postgres import Cluster
-from verify import scene
+from verify import harness
 from verify.layer import Effort, Outcome, Say
 
 WORKERS = 3
 EVERY_SECONDS = 0.25
-# Of each worker one of these: who does not wait for steps is nearly always in a commit.
+# Each worker runs one of these. A worker that does not wait in steps is nearly always in a commit.
 STEP_SECONDS = (0.0, 0.0, 0.03)
-# Workers that live so briefly finish nothing: nobody shall be buried for that.
+# Workers that live this briefly finish nothing, and no run may be declared dead for that.
 SETTINGS = {
     "lease_seconds": 2.0,
     "poll_seconds": 0.2,
@@ -31,7 +31,7 @@ SETTINGS = {
     "interruption_limit": 1000,
 }
 FROZEN_SECONDS = 3.0
-KINDS = {"kill": 6, "drain": 3, "freeze": 1}  # how often, compared with each other
+KINDS = {"kill": 6, "drain": 3, "freeze": 1}  # their relative weights
 RUNS = 120  # at scale 1, on each database
 
 
@@ -49,7 +49,7 @@ class Fleet:
         return self.site.worker(environ=environ, settings=SETTINGS)
 
     def befall(self) -> None:
-        """Something happens to one of them."""
+        """Injects a fault into one of the workers."""
         awake = [number for number, one in enumerate(self.workers) if one not in self.frozen]
         number = self.chance.choice(awake)
         victim = self.workers[number]
@@ -80,7 +80,7 @@ def roll(site: Site, runs: int, seed: int) -> tuple[Report, Counter[str]]:
     fleet = Fleet(site, seed)
     report, began = Report(), time.monotonic()
     following = began + EVERY_SECONDS
-    end = began + 4 * scene.HANG_SECONDS
+    end = began + 4 * harness.HANG_SECONDS
     while site.open_runs() and time.monotonic() < end:
         time.sleep(0.02)
         fleet.thaw()
@@ -93,11 +93,11 @@ def roll(site: Site, runs: int, seed: int) -> tuple[Report, Counter[str]]:
     return report, fleet.faults
 
 
-@scene.layer("chaos")
+@harness.layer("chaos")
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     faults: Counter[str] = Counter()
     ended = 0
-    with scene.scratch("chaos") as folder, Cluster() as cluster, scene.forker() as forker:
+    with harness.scratch("chaos") as folder, Cluster() as cluster, harness.forker() as forker:
         for kind in ("sqlite", "postgres"):
             report = play(kind, forker, cluster, folder / kind, effort, outcome, faults)
             say(f"{kind}: {dict(report.states)}, {report.interrupted} interruptions")
@@ -105,8 +105,8 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
             ended += report.states["succeeded"]
             if effort.until_red and outcome.violations:
                 break
-    scene.count(outcome, KINDS, faults)
-    scene.count_ended(outcome, ended)
+    harness.count(outcome, KINDS, faults)
+    harness.count_ended(outcome, ended)
 
 
 def play(
@@ -122,15 +122,15 @@ def play(
     url = cluster.fresh_database() if kind == "postgres" else f"sqlite:///{folder}/andon.db"
     report = Report()
     wrong: list[str] = []
-    with scene.told(wrong), scene.sited(forker, url, folder / "world") as site:
+    with harness.findings(wrong), harness.sited(forker, url, folder / "world") as site:
         report, found = roll(site, max(40, round(RUNS * effort.scale)), effort.seed)
         faults.update(found)
-        wrong += report.broken + scene.damage(site.store)
+        wrong += report.broken + harness.damage(site.store)
         for row in site.rows():
-            wrong += [f"{row.id}: {one}" for one in scene.forgotten(site.folder, row.id)]
+            wrong += [f"{row.id}: {one}" for one in harness.forgotten(site.folder, row.id)]
     outcome.violations += [f"{kind}, seed {effort.seed}: {one}" for one in wrong]
     return report
 
 
 if __name__ == "__main__":
-    scene.alone(check)
+    harness.alone(check)

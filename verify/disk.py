@@ -1,8 +1,8 @@
-"""A disk that may lose power: what is durable, and what may be there after a cut.
+"""A disk that may lose power: which data is durable, and what may be there after a cut.
 
 The model is ext4's: the sync of a file makes its own bytes and the names of files durable. A strict
-disk does no more than it must: a name is durable when its folder was synced. Of the rest each
-sector is there or not, in any combination. What is written to a file that has lost its name goes
+disk does no more than it must: a name is durable once its folder was synced. Of all other data each
+sector is there or not, in any combination. Data written to a file that has lost its name is lost
 with it.
 """
 
@@ -17,12 +17,12 @@ SECTOR = 512
 KINDS = ("dropped", "kept", "reordered", "torn")
 NAMING = ("create", "unlink", "rename")
 
-Names = dict[str, int]  # path → which file that is
+Names = dict[str, int]  # path → the file it names
 Contents = dict[int, bytearray]
 
 
 class Disk:
-    """The files below a folder: what of them is durable, and what is on its way."""
+    """The files below a folder: what of them is durable, and what is not yet."""
 
     def __init__(self, files: dict[str, bytes] | None = None, *, strict: bool = False) -> None:
         self.strict = strict
@@ -34,7 +34,7 @@ class Disk:
             self.put(path, found)
 
     def put(self, path: str, found: bytes) -> None:
-        """A file that is there, and durable."""
+        """Adds a file that exists and is durable."""
         number = self._live[path] = self._names[path] = len(self._contents)
         self._contents[number] = bytearray(found)
 

@@ -1,15 +1,15 @@
-"""Damaged files: bits that flip, pages that are zeroed or swapped, files that lose their end.
+"""Damaged files: flipped bits, zeroed or swapped pages, and files with their end cut off.
 
-A store with runs of every kind is damaged in one place and opened by the real product. What it
-then tells a reader (what `andon ps`, `show` and `wait` say: runs, results, journals, effects,
-attempts, asks) is compared with the truth. Legal: it tells the truth, it refuses with an error of
-its own, or `andon verify` names the damage. A difference that nobody names is a violation, and so
-is any other error, damage that a reader meets and `andon verify` does not, or an answer that takes
-too long.
+A store with runs of every kind is damaged in one place and opened by the real product. Everything
+it then reports to a reader (the output of `andon ps`, `show` and `wait`: runs, results, journals,
+effects, attempts, asks) is compared with the truth. Legal: the report is true, the product refuses
+with an error of its own, or `andon verify` names the damage. A silent difference is a violation,
+and so is any other error, damage that a reader meets and `andon verify` does not, or an answer that
+takes too long.
 
-A WAL that ends early cannot be told from one whose last transactions were never written: then, and
-when one of the last two of them was hurt, the state of an earlier moment is legal as well. What no
-chain of hashes covers is in UNCHAINED (docs/limits.md).
+A truncated WAL looks like one whose last transactions were never written: then, and when one of its
+last two transactions was hurt, the state of an earlier moment is legal as well. UNCHAINED lists the
+data that no chain of hashes covers (docs/limits.md).
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from andon.core.values import value
 from andon.errors import AndonError
 from andon.runtime.requests import requests
 from andon.store import open_store
-from verify import scene
+from verify import harness
 from verify.layer import Effort, Outcome, Say
 
 PAGE = 4096
@@ -43,9 +43,9 @@ LEAST = 70
 SLOW_SECONDS = 20.0
 KINDS = ("bit in the database", "zeroed page", "swapped pages", "cut database", "bit in the WAL",
          "zeroed piece of the WAL", "cut WAL", "lost line")  # fmt: skip
-# Of which every line follows from others. A page that was never written is whole, and an old one.
+# Every line of these follows from others. A page that was never written is whole, and an old one.
 LINES = ("andon_journal", "andon_attempts", "andon_effects", "andon_blobs")
-# By the clock of who looks, or by whether a process is alive now.
+# They depend on the reader's clock, or on whether a process is alive now.
 UNCHAINED = {"created_at", "changed_at", "available_at", "wake_at", "claimed_at", "ended_at",
              "ending", "labels", "queue", "priority", "version", "worker", "undo", "undo_within",
              "waits", "asks", "failures", "interruptions", "quiet"}  # fmt: skip
@@ -54,7 +54,7 @@ PASSING = {"age_seconds", "doing", "stalled", "containment", "lifted_with", "hel
 
 @dataclass
 class Tally:
-    """What became of each kind of damage."""
+    """Counts the outcomes of each kind of damage."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     refused: int = 0
@@ -64,17 +64,17 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
-@scene.layer("flips")
+@harness.layer("flips")
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     tally = Tally()
-    with scene.scratch("flips") as folder:
-        with scene.forker() as forker:
+    with harness.scratch("flips") as folder:
+        with harness.forker() as forker:
             whole, logged = made(forker, folder)
-        truths = {"andon.db": told(copy(whole, folder)), "andon.db-wal": told(copy(logged, folder))}
+        truths = {"andon.db": read_all(copy(whole, folder)), "andon.db-wal": read_all(copy(logged, folder))}
         chance = random.Random(effort.seed)
         pages = tables(whole / "andon.db")
         last = range(last_two(logged / "andon.db-wal"), sys.maxsize)
-        # A canary may be rare, and is looked for until it is found.
+        # A canary may be rare: search until it is found.
         most = 5 * FAULTS if effort.until_red else max(LEAST, round(FAULTS * effort.scale))
         for number in range(most):
             if effort.until_red and tally.wrong:
@@ -92,21 +92,21 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
             at_the_end = kind == "cut WAL" or (hurt == "andon.db-wal" and where in last)
             judge(tally, name, place, truths[hurt], earlier=at_the_end)
     say(f"{tally.refused} refused, {tally.named} named by andon verify,"
-        f" {tally.earlier} told an earlier state, {tally.untouched} changed nothing")  # fmt: skip
+        f" {tally.earlier} gave an earlier state, {tally.untouched} changed nothing")  # fmt: skip
     outcome.runs, outcome.violations = tally.kinds.total(), tally.wrong
-    scene.count(outcome, KINDS, tally.kinds)
+    harness.count(outcome, KINDS, tally.kinds)
     if not tally.refused or not tally.named:
         outcome.guards.append("no damage was refused, or none was named by andon verify")
 
 
-# ── a store with something of everything ──────────────────────────────────────────────────────────
+# ── a store with some of everything ───────────────────────────────────────────────────────────────
 
 
 def made(forker: Forker, folder: Path) -> tuple[Path, Path]:
     """The same store twice: all of it in the database, and most of it still in the WAL."""
     whole, logged = folder / "whole", folder / "logged"
     whole.mkdir()
-    with scene.sited(forker, f"sqlite:///{whole}/andon.db", folder / "world") as site:
+    with harness.sited(forker, f"sqlite:///{whole}/andon.db", folder / "world") as site:
         make_tally(site)
         fill(site)
         site.end()
@@ -159,7 +159,7 @@ def copy(source: Path, folder: Path) -> Path:
 
 
 def tables(path: Path) -> dict[str, list[int]]:
-    """Table or index → its pages: else most of what is hurt would be a few large values."""
+    """Table or index → its pages; otherwise most damage would hit a few large values."""
     found: dict[str, list[int]] = {}
     with contextlib.closing(apsw.Connection(str(path))) as db:
         for name, page in db.execute("SELECT name, pageno - 1 FROM dbstat"):
@@ -168,7 +168,7 @@ def tables(path: Path) -> dict[str, list[int]]:
 
 
 def last_two(path: Path) -> int:
-    """Where the last two transactions of a WAL begin: after the last commit but two."""
+    """Where the last two transactions of a WAL begin: after the third commit from the end."""
     found = path.read_bytes()
     frames = range(32, len(found), 24 + PAGE)
     commits = [place for place in frames if any(found[place + 4 : place + 8])]
@@ -176,7 +176,7 @@ def last_two(path: Path) -> int:
 
 
 def damage(path: Path, kind: str, chance: random.Random, of: dict[str, list[int]]) -> int:
-    """Hurt the file; answers from which byte on."""
+    """Damages the file; returns the offset of the first damaged byte."""
     found = bytearray(path.read_bytes())
     pages = len(found) // PAGE
     if "bit" in kind:
@@ -204,7 +204,7 @@ def damage(path: Path, kind: str, chance: random.Random, of: dict[str, list[int]
 
 
 def lose(path: Path, chance: random.Random) -> str:
-    """One line, and nothing else, as if it had never been written; answers which."""
+    """Deletes one line, and nothing else, as if it had never been written; returns which."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         table = chance.choice(LINES)
         rows = [row for (row,) in db.execute(f"SELECT rowid FROM {table} ORDER BY rowid")]
@@ -213,11 +213,11 @@ def lose(path: Path, chance: random.Random) -> str:
         return f"line {place} of {table}"
 
 
-# ── what a reader is told ─────────────────────────────────────────────────────────────────────────
+# ── what a reader gets ────────────────────────────────────────────────────────────────────────────
 
 
-def told(place: Path) -> dict[str, Any]:
-    """Everything that a reader can ask for, by the product's own functions."""
+def read_all(place: Path) -> dict[str, Any]:
+    """Everything that a reader can ask for, through the product's own functions."""
     store = open_store(f"sqlite:///{place}/andon.db", create=False)
     with contextlib.closing(store):
         return dict(asked(store))
@@ -233,7 +233,7 @@ def asked(store: Any) -> Iterator[tuple[str, Any]]:
 
 
 def plain(found: Any) -> Any:
-    """As it would be printed, without what passes."""
+    """As it would be printed, without the values that change with time."""
     text = json.dumps(
         found, default=lambda one: {name: getattr(one, name) for name in one.__struct_fields__}
     )
@@ -241,7 +241,7 @@ def plain(found: Any) -> Any:
 
 
 def without(found: Any) -> Any:
-    if found == "stranded":  # since when it waits is a time
+    if found == "stranded":  # the time since which it waits
         return "queued"
     if isinstance(found, dict):
         return {
@@ -255,15 +255,15 @@ def judge(tally: Tally, name: str, place: Path, truth: dict[str, Any], *, earlie
     wrong: list[str] | None = None
     try:
         with contextlib.closing(open_store(f"sqlite:///{place}/andon.db", create=False)) as store:
-            wrong = scene.damage(store)
+            wrong = harness.damage(store)
             found = dict(asked(store))
     except AndonError as error:
         tally.refused += 1
         if wrong == []:
             tally.wrong.append(f"{name}: andon verify finds nothing, and a reader: {error}")
         return
-    except Exception as error:  # noqa: BLE001 (what is no error of andon's is a finding)
-        # The command line looks whether the store is damaged, and then says that instead.
+    except Exception as error:  # noqa: BLE001 (an error that is not andon's own is a finding)
+        # On an error the command line checks the store for damage, and then reports that instead.
         tally.named += bool(wrong)
         if not wrong:
             tally.wrong.append(f"{name}: {type(error).__name__}: {error}")
@@ -278,11 +278,11 @@ def judge(tally: Tally, name: str, place: Path, truth: dict[str, Any], *, earlie
     elif earlier and is_earlier(found, truth):
         tally.earlier += 1
     else:
-        tally.wrong.append(f"{name}: told silently: {difference(found, truth)}")
+        tally.wrong.append(f"{name}: silent difference: {difference(found, truth)}")
 
 
 def is_earlier(found: dict[str, Any], truth: dict[str, Any]) -> bool:
-    """Whether every journal is the beginning of the true one."""
+    """Whether every journal is a prefix of the true one."""
     journals = {key: value for key, value in found.items() if key.startswith("journal ")}
     return (
         all(value == truth.get(key, [])[: len(value)] for key, value in journals.items())
@@ -310,4 +310,4 @@ def within(found: Any, truth: Any) -> str:
 
 
 if __name__ == "__main__":
-    scene.alone(check)
+    harness.alone(check)

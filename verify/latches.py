@@ -1,9 +1,9 @@
-"""The latch after a cut: a pull that was answered holds, whatever else the disk has lost.
+"""The latch after a cut: a pull that was acknowledged holds, whatever else the disk has lost.
 
-A process pulls the latch of its home in every way there is, says that it is pulled, and lifts it,
-some times. A cut after each word leaves images of the home; the product looks at each, also when
-somebody deletes STOP or spoils the latch. Others pull while a call of theirs fails, and are cut
-after they have answered.
+A process pulls the latch of its home in every way there is, reports that it is pulled, and lifts
+it, several times. A cut after each report leaves images of the home. The product reads each, also
+after somebody deleted STOP or corrupted the latch. Other processes pull while one of their calls
+fails, and are cut after they have answered.
 """
 
 import json
@@ -22,7 +22,7 @@ from verify.calls import recorded
 from verify.disk import KINDS, Disk
 from verify.layer import Effort, Outcome
 
-VARIANTS = 10  # at scale 1; of each kind, after each word
+VARIANTS = 10  # at scale 1; of each kind, after each report
 PULLED, LIFTING, LIFTED = "pulled", "lifting", "lifted"
 PROGRAM = f"""
 import os, sys
@@ -61,7 +61,7 @@ for _ in range(3):
     os.write(words, b"{PULLED}")
     lift()
 """
-# Whose n-th call goes wrong: they are forked, so that it takes no time to start them.
+# Their n-th call fails; they are forked, so that starting them takes no time.
 FAULTS = ("kill", "torn", "eio", "enospc", "short", "fsync")
 CALLS = 6  # no pull makes so many
 BEFALLEN = """
@@ -93,7 +93,7 @@ def check(preload: dict[str, str], folder: Path, effort: Effort) -> Outcome:
 def cut(
     preload: dict[str, str], folder: Path, effort: Effort, chance: random.Random, outcome: Outcome
 ) -> None:
-    """After each word."""
+    """After each report."""
     home, said, log = folder / "home", folder / "said", folder / "log"
     folder.mkdir()
     Latch(str(home)).init()
@@ -132,19 +132,19 @@ def placed(image: Path, files: dict[str, bytearray]) -> Path:
 
 
 def held(image: Path) -> list[str]:
-    """What is wrong with a home whose latch is pulled. Deleting STOP lifts nothing."""
-    wrong = [] if Latch(str(image)).look().pulled else ["a pull was answered and is lost"]
+    """Every violation in a home whose latch is pulled. Deleting STOP lifts nothing."""
+    wrong = [] if Latch(str(image)).look().pulled else ["a pull was acknowledged and is lost"]
     (image / "STOP").unlink(missing_ok=True)
     if not wrong and not Latch(str(image)).look().pulled:
-        wrong.append("a pull was answered, and only STOP is left of it")
+        wrong.append("a pull was acknowledged, and only STOP is left of it")
     return wrong or list(spoilt(image))
 
 
-# ── somebody spoils it ────────────────────────────────────────────────────────────────────────────
+# ── a corrupted latch ─────────────────────────────────────────────────────────────────────────────
 
 
 def spoilt(image: Path) -> Iterator[str]:
-    """What is not taken for pulled, of what cannot be read any more."""
+    """The unreadable contents that are not read as pulled."""
     path = image / "latch"
     whole = path.read_bytes()
     for name, spoil in SPOILS.items():
@@ -167,13 +167,13 @@ SPOILS: dict[str, Callable[[Path, bytes], object]] = {
 }
 
 
-# ── a call goes wrong ─────────────────────────────────────────────────────────────────────────────
+# ── a call fails ──────────────────────────────────────────────────────────────────────────────────
 
 
 def befall(
     preload: dict[str, str], folder: Path, effort: Effort, chance: random.Random, outcome: Outcome
 ) -> None:
-    """Every fault at every call of a pull, in a home that is known and in one that is new."""
+    """Every fault at every call of a pull, in a known home and in a new one."""
     orders, disks = [], {}
     for known in (True, False):
         for fault in (f"{kind}@{n}" for kind in FAULTS for n in range(1, CALLS)):
@@ -191,12 +191,12 @@ def befall(
             disk.take(call)
         answer = Path(f"{place}.answer")
         if not answer.exists():
-            continue  # it was killed: nothing was promised
+            continue  # it was killed: nothing was acknowledged
         unwritten = answer.read_text()
         name = f"seed {effort.seed}, latch pulled with {place.name}"
         if not unwritten and not Latch(str(place / "home")).look().pulled:
-            outcome.violations.append(f"{name}: it was answered, and does not hold")
+            outcome.violations.append(f"{name}: it was acknowledged, and does not hold")
         for kind in () if unwritten else KINDS:
             image = placed(place / kind, disk.after_a_cut(kind, chance))
             if not Latch(str(image)).look().pulled:
-                outcome.violations.append(f"{name}, cut, {kind}: it was answered and is lost")
+                outcome.violations.append(f"{name}, cut, {kind}: it was acknowledged and is lost")

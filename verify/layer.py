@@ -1,4 +1,4 @@
-"""What every layer of the verification answers."""
+"""The outcome that every layer of the verification returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 @dataclass
 class Outcome:
     layer: str  # its name, as in the table
-    injected: str  # what was injected, in words with counts: "crash 812, pause 640"
+    injected: str  # the injected faults, in words with counts: "crash 812, pause 640"
     faults: int
     runs: int
-    violations: list[str] = field(default_factory=list)  # a sentence each, with what replays it
+    violations: list[str] = field(default_factory=list)  # a sentence each, with its replay
     guards: list[str] = field(default_factory=list)  # vacuity guards that are not met: red too
     seconds: float = 0.0
 

@@ -1,7 +1,7 @@
-"""What is sent to the two stores: every message of workers and people, fitting and not.
+"""The messages sent to the two stores: every message of workers and people, valid and not.
 
-Whoever held a run once goes on writing with its old fence now and then, messages are sent a second
-time as after a lost acknowledgement, and several share a commit.
+A former owner of a run goes on writing with its old fence now and then, messages are sent twice as
+after a lost acknowledgement, and several share a commit.
 """
 
 import json
@@ -42,12 +42,12 @@ from andon.store.store import (
     Settle,
     Start,
 )
-from verify.pair import Pair
+from verify.store_pair import Pair
 
 LEASE_SECONDS = 100.0
 MOST_RUNS = 6
 
-whichever = st.integers(0, 11)  # of those there are, by its place
+whichever = st.integers(0, 11)  # of those that exist, by its position
 EFFECTS = ("started", "confirmed", "in_doubt", "failed", "undoing", "compensated")
 ENDS = (State.SUCCEEDED, State.FAILED, State.QUEUED, State.SUSPENDED, State.STRANDED)
 
@@ -57,7 +57,7 @@ def chosen(among: list[Any], which: int) -> Any:
 
 
 class Machine(RuleBasedStateMachine):
-    """Sends the same to both, and remembers what whoever sends it would know."""
+    """Sends the same to both stores, and remembers what a real sender would know."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         self.last: tuple[list[Message], list[Message], list[Any]] | None = None
 
     def begin(self, runs: int, workers: int) -> None:
-        """Some runs are in somebody's hands: else nearly all that follows is refused."""
+        """Some runs have an owner; otherwise nearly every message would be refused."""
         self.pair.empty()
         for _ in range(workers):
             self.register()
@@ -152,14 +152,14 @@ class Machine(RuleBasedStateMachine):
     def claim_some(
         self, which: int, versions: str, queues: tuple[str, ...] | None, only: int | None
     ) -> None:
-        """As one does that carries other versions, serves some queues, or executes one run."""
+        """A worker may carry other versions, serve some queues, or execute one run."""
         agents = tuple(("agent", version) for version in versions)
         roots = None if only is None or not self.runs else (chosen(self.runs, only),)
         self.claim(which, 2, None, False, agents=agents, queues=queues, only=roots)
 
     @rule(which=whichever, dead=whichever, sight=st.sampled_from(("process", "silent")))
     def claim_from_elsewhere(self, which: int, dead: int, sight: str) -> None:
-        """As one does that sees no more of another worker than that its lock is free."""
+        """From another host a worker can see only that the other worker's lock is free."""
         self.claim(which, 1, dead, False, how=f"{sight}:its lock is free")
 
     @rule(seconds=st.sampled_from((1.0, 60.0, 150.0, 1000.0)))
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
         name = f"r{which % MOST_RUNS}"
         self.runs = sorted({*self.runs, name})
         labels, delay = json.dumps({"tenant": f"t{which % 2}"}), 100.0 if later else 0.0
-        # Those that are not claimed by everybody.
+        # Runs that not every worker claims.
         other: dict[str, Any] = {4: {"version": "2"}, 5: {"queue": "slow"}}.get(
             which % MOST_RUNS, {}
         )
@@ -190,11 +190,11 @@ class Machine(RuleBasedStateMachine):
         return held.append(of=of, **row)
 
     def _holder(self, which: int) -> Held:
-        """Mostly one of the latest: who held a run before is refused, however often it tries."""
+        """Mostly a recent owner: a former owner is refused, however often it tries."""
         return chosen(self.held[-4:] if which % 4 else self.held, which // 4)  # type: ignore[no-any-return]
 
     def _try(self, held: Held, message: Append) -> None:
-        """What is refused has not moved its run: the next one begins where that is."""
+        """A refused message has not moved its run: the next one begins at the same head."""
         [outcome] = self.send(message)
         if isinstance(outcome, Exception):
             held.look_again(self.pair.sqlite)
@@ -247,7 +247,7 @@ class Machine(RuleBasedStateMachine):
         self.take_of(self._holder(which))
 
     def take_of(self, held: Held) -> None:
-        """The oldest message; the stores number theirs as they like."""
+        """The oldest message; each store has its own numbers."""
         one, other = (
             store.inbox([held.id]).get(held.id, [])
             for store in (self.pair.sqlite, self.pair.postgres)
@@ -274,7 +274,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=whichever, threads=st.booleans())
     def launch(self, which: int, threads: bool) -> None:
-        """It starts a process, or threads of it go on. What was so stays so, whoever owns it."""
+        """The run starts a process, or its threads go on. This stays true, whoever owns the run."""
         held = self._holder(which)
         mark = 1 << 62 | held.fence.counter << 12
         fence = held.fence.counter
@@ -364,7 +364,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held and self.orders)
     @rule(which=whichever, ended=st.booleans())
     def obey(self, which: int, ended: bool) -> None:
-        """A worker has heard of orders, or says that nothing of a run executes any more."""
+        """A worker has seen orders, or reports that nothing of a run executes any more."""
         held = self._holder(which)
         worker = self.worker_of(held)
         if ended:
@@ -380,7 +380,7 @@ class Machine(RuleBasedStateMachine):
         whom: dict[str, Any] = {"scope": scope, "name": name, "value": value}
         if hard:
             newest = max((one.epoch for one in self.pair.sqlite.latches()), default=1)
-            for epoch in (newest - 1, newest):  # by who has not seen the newest, and by who has
+            for epoch in (newest - 1, newest):  # with and without a look at the newest stop
                 self.send(Reauthorize(epoch=epoch, by="ann", why="looked", **whom))
         else:
             self.send(Resume(by="ann", why="looked", **whom))
@@ -388,7 +388,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.orders)
     @rule(which=whichever, stage=st.sampled_from(("verified", "unproved")))
     def report(self, which: int, stage: str) -> None:
-        """As supervisors do, who ended a process: of what is fenced, and so has to be ended."""
+        """As supervisors do that ended a process: of fenced targets, which have to be ended."""
         waiting = self.pair.open_targets()
         if waiting:
             stop_id, target = chosen(waiting, which)
@@ -422,7 +422,7 @@ class Machine(RuleBasedStateMachine):
             SetLimit(scope=scope, name=name, at_most=most, rate=rate, per_seconds=per, by="ann")
         )
 
-    # ── and once more ─────────────────────────────────────────────────────────────────────────
+    # ── sent again ────────────────────────────────────────────────────────────────────────────
 
     @precondition(lambda self: self.last)
     @rule()

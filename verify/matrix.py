@@ -4,8 +4,8 @@
     python verify/matrix.py [--only loop,langgraph] [--with | --without] [--verbose]
 
 A file of verify/drivers is a framework. Each cell is two processes and a model server that refuses
-what the providers refuse; it is judged by a file that the tools write to, by the refusals of the
-server, and by what the model said last. Red is a cell with andon in which anything is wrong.
+requests as the providers do. A cell is judged by a file that the tools write to, by the refusals of
+the server, and by the model's last message. A cell with andon in which anything is wrong is red.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.chaos.fleet import Forker  # noqa: E402 (the folder above is on the p
 
 from andon.store import open_store  # noqa: E402
 from andon.testing.postgres import Cluster  # noqa: E402
-from verify import matrix_page, scene, session  # noqa: E402
+from verify import harness, matrix_page, session  # noqa: E402
 from verify.cells import Cell, Found, Trial, of_driver  # noqa: E402
 from verify.layer import Effort, Outcome, Say  # noqa: E402
 
@@ -41,12 +41,12 @@ DRIVERS = (
     "openai_agents",
     "pydantic_ai",
 )
-# Of a layer: at least so many cells of each driver.
+# At least this many cells of each driver, as a layer.
 LEAST = 20
 
 
 def drivers(names: Sequence[str] = DRIVERS) -> dict[str, Any]:
-    """Frameworks take seconds to import: only those that are named are."""
+    """Frameworks take seconds to import: only the named ones are imported."""
     return {name: importlib.import_module(f"verify.drivers.{name}") for name in names}
 
 
@@ -57,7 +57,7 @@ def cells(name: str, driver: Any, *, andon: bool) -> list[Cell]:
 
 
 class Ground:
-    """Where cells are played: folders, a PostgreSQL, and forkers that serve one cell at a time."""
+    """Where cells are played: folders, a PostgreSQL, and fork servers, one cell at a time."""
 
     def __init__(self, folder: Path, postgres: Cluster | None) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Ground:
             one.close()
 
     def play(self, cell: Cell) -> Found:
-        name = f"{cell.driver}-{next(self._number)}-of-the-matrix"  # no name begins another
+        name = f"{cell.driver}-{next(self._number)}-of-the-matrix"  # no name is a prefix of another
         folder = self.folder / name
         own = f"sqlite:///{folder}/kept.db"
         url = self._database(cell.driver) if cell.store == "postgres" else own
@@ -84,7 +84,7 @@ class Ground:
         return found
 
     def _database(self, driver: str) -> str:
-        """One for each driver: they may have agents of the same name."""
+        """One for each driver: drivers may have agents of the same name."""
         with self._making:
             if driver not in self._databases:
                 assert self._postgres is not None
@@ -102,14 +102,14 @@ class Ground:
             return made
 
     def played(self, wanted: Sequence[Cell]) -> "Generator[Found, None, None]":
-        """What became of each, in order."""
-        with ThreadPoolExecutor(scene.THREADS) as pool:
+        """The outcome of each cell, in order."""
+        with ThreadPoolExecutor(harness.THREADS) as pool:
             yield from pool.map(self.play, wanted)
 
 
 @contextmanager
 def ground(*, postgres: bool = True) -> Iterator[Ground]:
-    with scene.scratch("matrix") as folder, ExitStack() as stack:
+    with harness.scratch("matrix") as folder, ExitStack() as stack:
         cluster = stack.enter_context(Cluster()) if postgres else None
         yield stack.enter_context(closing(Ground(folder, cluster)))
 
@@ -117,15 +117,15 @@ def ground(*, postgres: bool = True) -> Iterator[Ground]:
 # ── a layer of `make verify` ──────────────────────────────────────────────────────────────────
 
 
-@scene.layer("matrix")
+@harness.layer("matrix")
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     chance = random.Random(effort.seed)
     wanted: list[Cell] = []
     for name, driver in drivers().items():
         every = cells(name, driver, andon=True)
-        wanted += scene.some(every, max(LEAST, len(every) * effort.scale), chance)
+        wanted += harness.some(every, max(LEAST, len(every) * effort.scale), chance)
     with ground() as where:
-        found = scene.until_red(where.played(wanted), effort, say)
+        found = harness.until_red(where.played(wanted), effort, say)
     outcome.runs = outcome.faults = len(found)
     asked = sum(one.asked for one in found)
     outcome.injected = f"kill {len(found)}; in doubt, and answered {asked}"

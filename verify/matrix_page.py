@@ -1,4 +1,4 @@
-"""docs/kill-matrix.md: what became of every cell, with andon and without."""
+"""docs/kill-matrix.md: the outcome of every cell, with andon and without."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -106,7 +106,7 @@ def _place(one: Found) -> tuple[str, str, str]:
 
 
 def _said(found: Sequence[Found]) -> str:
-    """What became of the formats and stores of one place."""
+    """The outcome of each format and store at one moment."""
     said = []
     for what, count in (
         ("doubled", sum(one.doubled for one in found)),

@@ -1,10 +1,10 @@
-"""Two writers of PostgreSQL meet: whatever becomes of it, one of them must have been first.
+"""Two writers of PostgreSQL meet: the result must be that of one of the two orders.
 
-SQLite has one writer at a time. PostgreSQL has many, and what keeps them apart are locks that no
-message by itself would miss. So one message is held up before each of its statements and before its
-commit, another one is written meanwhile, by somebody else, until it is done or has to wait; then
-the first one goes on. What SQLite has after both, in the one order or the other, is what
-PostgreSQL may have.
+SQLite has one writer at a time. PostgreSQL has many, and only locks keep them apart; a missing lock
+would fail no message sent alone. So one message is held up before each of its statements and before
+its commit. Meanwhile another connection writes a second message until it is done or has to wait;
+then the first one continues. SQLite plays both messages in either order, and PostgreSQL must end in
+one of those two states.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from andon.store.postgres.connection import CONTENDED, Connection
 from andon.store.postgres.session import WriteSession
 from andon.store.postgres.store import PostgresStore
 from andon.store.store import Message, Outcome
-from verify.pair import Pair, compared
-from verify.scenes import Both, Scene, Stage
+from verify.meeting_scenes import Both, Scene, Stage
+from verify.store_pair import Pair, compared
 
-# Generous: one who waits longer waits for somebody who waits for him.
+# Generous: a writer that waits longer waits for one that waits for it.
 PATIENCE_SECONDS = 30.0
-# What is the same in whichever order, but for its numbers; and what only people read.
+# The same in either order, except for its numbers; and text that only people read.
 _UNORDERED = {"events", "logs"}
 
 
 class Watched(PostgresStore):
-    """One that can be held up."""
+    """A writer that can be held up."""
 
     def __init__(self, url: str) -> None:
-        self.before = 0  # so many statements are left until it is held up
+        self.before = 0  # the number of statements until it is held up
         self.count = 0
         self.contended = False
         self.held, self.released = threading.Event(), threading.Event()
@@ -46,7 +46,7 @@ class Watched(PostgresStore):
         self.released.clear()
 
     def _look(self) -> None:
-        """Before a statement is sent: all that were sent before it are carried out."""
+        """Before a statement is sent: all statements sent before it are carried out."""
         self.count += 1
         if self.count != self.before or self._session.db is None:
             return
@@ -83,7 +83,7 @@ class _Looked(dict[str, bytes]):
 
 
 class Meetings:
-    """Everybody meets everybody."""
+    """Every message meets every other one."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -99,7 +99,7 @@ class Meetings:
             store.close()
 
     def play(self, scene: Scene, every: int = 1) -> None:
-        """Hold up each of the two before each statement, or before every so manieth."""
+        """Holds up each of the two before each statement, or before every n-th."""
         allowed = [self._in_order(scene, 0)]
         while self._left:
             allowed.append(self._in_order(scene, len(allowed)))
@@ -109,7 +109,7 @@ class Meetings:
                 number += every
 
     def _prepare(self, scene: Scene, *, alone: bool = False) -> Both:
-        """Both are given what there is before they meet; `alone`: SQLite."""
+        """Both stores get what exists before the meeting; `alone`: SQLite."""
         self.pair.begin_anew(alone=alone)
         batches = scene(Stage(self.pair, alone=alone))
         self.pair.clock.now += 1.0
@@ -117,7 +117,7 @@ class Meetings:
         return batches
 
     def _in_order(self, scene: Scene, after: int) -> Any:
-        """What SQLite makes of it if the first one comes after so many of the other's."""
+        """The result of SQLite if the first message comes after this many of the other's."""
         first, *others = self._prepare(scene, alone=True)
         self._left = len(others) - after
         for batch in (*others[:after], first, *others[after:]):
@@ -125,7 +125,7 @@ class Meetings:
         return self._rows(self.pair.rows_of_sqlite)
 
     def _meet(self, scene: Scene, held_up: int, number: int, allowed: list[Any]) -> bool:
-        """False if there is no such statement any more."""
+        """False if there are not that many statements."""
         batches = self._prepare(scene)
         one, other = self._stores[held_up], self._stores[1 - held_up]
         one.hold_before(number)
@@ -145,7 +145,7 @@ class Meetings:
             (one, *[other] * len(rest)), (batches[held_up], *rest), outcomes, strict=True
         ):
             if any(getattr(answer, "wake_in", None) == 0 for answer in answers):
-                store.write(batch)  # it has passed over what was locked, and looks again
+                store.write(batch)  # it has passed over locked rows, and looks again
         self.met += 1
         found = self._rows(self.pair.rows_of_postgres)
         names = [" and ".join(type(m).__name__ for m in batch) for batch in batches]
@@ -171,7 +171,7 @@ class Meetings:
 
 
 def _nearest(found: dict[str, list[str]], allowed: list[dict[str, list[str]]]) -> str:
-    """What differs least from the one order or the other."""
+    """The one of the two orders with the fewest differences."""
     wrong = [
         [
             f"{name} has {sorted(set(found[name]) - set(one[name]))} "

@@ -1,8 +1,9 @@
 """Every interleaving of claims, leases, fences, one effect and its takeover.
 
-The moves are andon.core's own decisions (see takeover.py). Whatever can come about is visited, not
-sampled. And each rule is taken away once: a search that then finds no accident would prove nothing.
-The first of these is the double effect by which a lease and a fence alone are not enough.
+The moves are andon.core's own decisions (see takeover.py). Every reachable world is visited, none
+is sampled. In addition each rule is taken away once: if the search found no accident without it,
+the search would prove nothing. The first such accident is the double effect that a lease and a
+fence alone do not prevent.
 """
 
 import time
@@ -24,7 +25,7 @@ from verify.takeover import (
     twice,
 )
 
-# How often the run is claimed at most; each more makes it five times as many worlds.
+# How often the run is claimed at most; each more makes five times as many worlds.
 CLAIMS = {"ci": 3, "verify": 4, "soak": 5}
 # A program that acts by itself makes six times as many.
 APART_CLAIMS = 3
@@ -115,7 +116,7 @@ def check(effort: Effort, say: Say) -> Outcome:
 
 
 def _faults(search: Search) -> Counter[str]:
-    """By which faults worlds were reached for the first time."""
+    """Which faults first led to a new world."""
     labels = (step[0] for step in search.came_from.values() if step is not None)
     endings = (label.partition(" ")[2] for label in labels)
     return Counter(FAULTS[ending] for ending in endings if ending in FAULTS)
@@ -130,5 +131,5 @@ def _accidents(kind: str, search: Search, claims: int) -> list[str]:
             found.append(f"an effect ({kind}) {what}: {sentence(search.path(wrong))} ({replay})")
     for world in stuck(search, claims)[:1]:
         path = sentence(search.path(world))
-        found.append(f"an effect ({kind}) can come to no end: {path} ({replay})")
+        found.append(f"an effect ({kind}) can never end: {path} ({replay})")
     return found

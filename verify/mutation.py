@@ -1,8 +1,8 @@
-"""What becomes of a good input: bits, bytes and pieces of it are changed, by chance."""
+"""Mutations of a good input: bits, bytes and pieces of it are changed at random."""
 
 import random
 
-# What parsers stumble over, each for a reason of its own.
+# Values that parsers stumble over, each for its own reason.
 NUMBERS = (
     b"\xb2",
     b"\xd9\xa3",
@@ -27,7 +27,7 @@ TOKENS = (
 
 
 def mutated(seed: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """A neighbour of a good input; sometimes far away from it."""
+    """A mutation of a good input, sometimes very different from it."""
     found = bytearray(seed)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         place = chance.randrange(len(found) + 1)

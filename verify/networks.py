@@ -1,7 +1,7 @@
 """Two network namespaces and a cable: a worker in one, the way to a database in the other.
 
-Everything is made here and deleted again; no address but those of the two ends is used. Run as a
-program this is what stands in the database's namespace: it passes bytes on to a socket file,
+Everything is created here and deleted again; only the addresses of the two ends are used. Run as a
+program, this module is the proxy in the database's namespace: it passes bytes on to a socket file,
 which no network can cut.
 """
 
@@ -28,18 +28,18 @@ class Cable:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """What starts a command in the worker's network."""
+        """The prefix that runs a command in the worker's network."""
         return ("ip", "netns", "exec", self.worker)
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@{HERE}:{self.port}/{database}"
 
     def cut(self) -> None:
-        """Nothing passes in either direction; nobody is told."""
+        """Nothing passes in either direction, and neither end is notified."""
         ip("-n", self.database, "link", "set", "cable", "down")
 
     def cut_one_way(self) -> None:
-        """What the worker sends arrives; no answer does."""
+        """The worker's packets arrive; the answers do not."""
         ip("-n", self.database, "route", "add", "blackhole", f"{THERE}/32")
 
     def mend(self) -> None:
@@ -53,7 +53,7 @@ def ip(*words: str) -> None:
 
 
 def refuse() -> str:
-    """Why this host has no network namespaces for us."""
+    """Why this host gives us no network namespaces."""
     if shutil.which("ip") is None:
         return "iproute2 is not installed"
     if os.geteuid():

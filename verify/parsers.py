@@ -1,7 +1,8 @@
-"""Everything that reads what somebody else wrote, with good inputs to begin from.
+"""Every parser of external input, with good inputs to start from.
 
-A parser is fed bytes. It may accept them, which must hold when what it accepted is written down and
-read again; or refuse them with an error of its own. What it answers otherwise is a violation.
+A parser is fed bytes. It may accept them: the accepted value must then be the same when it is
+written down and read again. Or it may refuse them with an error of its own. Any other result is a
+violation.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ from andon.supervisor.poll import PollLoop
 from andon.transcript import IN_DOUBT, NOT_STARTED, Done, Policy
 
 REFUSALS = (AndonError, http_server.Unreadable)
-Feed = Callable[[bytes], str]  # answers what is wrong, or nothing; raises a refusal
+Feed = Callable[[bytes], str]  # returns what is wrong, or nothing; raises a refusal
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class Parser:
 
 
 def text(content: bytes) -> str:
-    """As Python hands over what is no text: file names, arguments, the environment."""
+    """As Python represents bytes that are no text: file names, arguments, the environment."""
     return content.decode("utf-8", "surrogateescape")
 
 
-# ── settings and what people type ─────────────────────────────────────────────────────────────────
+# ── settings and typed input ──────────────────────────────────────────────────────────────────────
 
 
 def settings_file(folder: Path) -> Feed:
@@ -92,7 +93,7 @@ def _fields(found: Any) -> dict[str, Any]:
 def typed(content: bytes) -> str:
     words = text(content).split("\x1f")
     found = args.arguments(words[1:], words[0] or None)
-    with contextlib.suppress(AndonError):  # what can be typed need not be storable
+    with contextlib.suppress(AndonError):  # typed input need not be storable
         raw = value.encode(found, "the input")
         if value.encode(value.decode(raw), "the input") != raw:
             return f"{found!r:.200} is stored as something else"
@@ -107,12 +108,12 @@ def times(content: bytes) -> str:
 
 
 def command(folder: Path) -> Feed:
-    """The whole command line, in a folder with a store of its own; only what starts nothing."""
+    """The whole command line, in a folder with its own store; only commands that start nothing."""
     store = f"sqlite:///{folder}/andon.db"
-    run_start.REGISTRATION_SECONDS = 0.0  # for an agent that nobody carries
+    run_start.REGISTRATION_SECONDS = 0.0  # for an agent that no worker carries
     with contextlib.closing(open_store(store)) as opened:
         requests.start(opened, agents.waiting, (), id="r-7", labels={"a": "b"})
-    waits = {"pause", "cancel", "kill", "wait"}  # for others, unless they are told not to
+    waits = {"pause", "cancel", "kill", "wait"}  # for others, unless an option says not to
     allowed = {"ps", "show", "start", "send", "answer", "wait", "pause", "resume", "cancel", "kill",
                "limit", "queues", "dead", "receipts", "events", "verify", "versions", "logs",
                "deploys", "workers", "compensate", "redrive", "migrate"}  # fmt: skip
@@ -134,7 +135,7 @@ def command(folder: Path) -> Feed:
 
 
 def _limit(words: list[str]) -> float:
-    """For how long a command is told to wait; something else than a time is refused at once."""
+    """The limit on how long a command waits; any value that is not a time is refused at once."""
     if "--timeout" not in words:
         return math.inf
     given = words[words.index("--timeout") + 1 :]
@@ -143,7 +144,7 @@ def _limit(words: list[str]) -> float:
     return 0.0
 
 
-# ── what is stored ────────────────────────────────────────────────────────────────────────────────
+# ── stored values ─────────────────────────────────────────────────────────────────────────────────
 
 
 def body(content: bytes) -> str:
@@ -159,7 +160,7 @@ def body(content: bytes) -> str:
 
 
 def journal(content: bytes) -> str:
-    """Entries that are not those that were written do not pass for them."""
+    """Entries that were altered are not accepted as the original ones."""
     try:
         found = msgspec.json.decode(content, type=list[Entry])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -188,9 +189,9 @@ def _entries() -> list[Entry]:
 
 
 def transcripts(content: bytes) -> str:
-    """A conversation that these bytes choose, whole and broken: as the strict server takes it.
+    """A conversation chosen by these bytes, whole and broken, is repaired for the strict server.
 
-    Nothing is lost by the repair, and nothing is claimed that the ledger does not know.
+    The repair loses nothing, and claims nothing that the ledger does not know.
     """
     chance = random.Random(content)
     talk = [_turn(chance) for _ in range(chance.randint(1, 5))]
@@ -217,13 +218,11 @@ def transcripts(content: bytes) -> str:
     )
 
 
-def _guessed(
-    given: talks.Messages, form: str, book: RecordingLedger, policy: Policy, *, whole: bool
-) -> str:
-    """What a repair does to a call without knowing that it may.
+def _guessed(given: talks.Messages, form: str, book: RecordingLedger, policy: Policy, *, whole: bool) -> str:
+    """Changes that a repair makes to a call without knowing that it may.
 
-    It is run only if it has certainly not begun and the model has said nothing since; it is taken
-    away only if it cannot have acted, and a result goes to the call that it was of.
+    A call is run only if it has certainly not begun and the model has said nothing since. It is
+    removed only if it cannot have acted. A result goes to the call that it belongs to.
     """
     before = {name: book(_named(name)) for name in _called(given)}
     try:
@@ -254,7 +253,7 @@ def _called(talk: Any) -> set[str]:
 
 
 def _first(name: str) -> str:
-    """The id before it was another call's too."""
+    """The id before another call took it."""
     return re.sub("_[0-9]+$", "", name)
 
 
@@ -272,7 +271,7 @@ def _turn(chance: random.Random) -> talks.Turn:
     return talks.Turn(thinks, speaks, calls, serves, custom, backwards, nested, after)
 
 
-# ── the latch, the supervisor and its wires ───────────────────────────────────────────────────────
+# ── the latch, the supervisor and its sockets ─────────────────────────────────────────────────────
 
 
 def latched(content: bytes) -> str:
@@ -287,7 +286,7 @@ def latched(content: bytes) -> str:
         doubtful = torn or not lines or parsed(lines[-1]) is None
         if not found.pulled and (doubtful or pulls > clears):
             return "it is free, and should not be"
-        # By who has not seen the newest pull, and by who has not seen that STOP was touched since.
+        # By people who have not seen the newest pull, or that STOP was touched since.
         late = (found.epoch - 1, found.stop), (found.epoch, f"{found.stop} and another")
         if found.pulled and not all(latch.may_clear(found, *seen) for seen in late):
             return "it is lifted by somebody who has not seen all of it"
@@ -308,7 +307,7 @@ def specification(content: bytes) -> str:
 
 
 def registered(folder: Path) -> Feed:
-    """Files in the home of a host: who lives there, and the receipts that were left."""
+    """Files in the home of a host: its registered processes, and the receipts left there."""
     place = str(folder / "register")
     home.make(place)
 
@@ -371,7 +370,7 @@ def wire(content: bytes) -> str:
     own._socket.close()
     if own._thread.is_alive():
         return "the thread that reads hangs"
-    return "" if heard[-1:] == [{"event": "end"}] else "what came after it was not heard"
+    return "" if heard[-1:] == [{"event": "end"}] else "the message after it was not received"
 
 
 # ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────
@@ -412,7 +411,7 @@ def probes() -> Iterator[Feed]:
 
 
 def notices(content: bytes) -> str:
-    """What clouds say of a machine that is taken away."""
+    """A cloud's notices about a machine that it takes away."""
     said = content.decode("utf-8", "replace")
     for status in (200, 404):
         preemption.of_ec2(status, said, 1e9)

@@ -1,6 +1,6 @@
-"""The bugs that canaries plant: in which file, which text becomes which, and who has to find it.
+"""The bugs that canaries plant: the file, the text and its replacement, and the layer to catch it.
 
-Those in the stores that a comparison of the two finds are in planted_stores.py.
+Bugs in the stores that a comparison of the two finds are in planted_stores.py.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ FENCE = (
     """ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND head_seq = :before AND (SELECT epoch FROM andon_meta) = :epoch
 RETURNING id;""",
-    # Values come in their order: each has to be named.
+    # Values are bound by position: each has to be named.
     """ WHERE id = :run_id AND :fence + :epoch >= 0 AND state = 'running' AND head_seq = :before
 RETURNING id;""",
 )
@@ -325,7 +325,7 @@ CANARIES = (
         "        for record in failed + [one for one in cancelled if one.seq > since]:\n",
         "        for record in [one for one in cancelled if one.seq > since]:\n",
     ),
-    # ── what only real processes, disks and files show ────────────────────────────────────────
+    # ── bugs that only real processes, disks and files show ───────────────────────────────────
     Canary(
         "acknowledged-before-commit",
         "points",

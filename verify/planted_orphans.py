@@ -1,4 +1,4 @@
-"""Bugs about what attempts have started: orphans that act, and stops that are said too early."""
+"""Bugs about orphans, which outlive their attempts, and about stops that are proved too early."""
 
 from verify.planted import Canary
 
@@ -53,7 +53,7 @@ CANARIES = (
         "AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)\n LIMIT 1",
         "AND t.mark IS NULL AND coalesce(s.spare, w.embedded)\n LIMIT 1",
     ),
-    # ── what proves a stop ────────────────────────────────────────────────────────────────────
+    # ── proofs of a stop ──────────────────────────────────────────────────────────────────────
     Canary(
         "word-taken-for-proof-of-a-kill",
         "twins",

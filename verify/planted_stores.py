@@ -1,9 +1,9 @@
-"""Bugs in the stores: one database unlike the other, or both alike and wrong."""
+"""Bugs in the stores: the two databases differ, or both are wrong in the same way."""
 
 from verify.planted import FENCE, Canary
 
 CANARIES = (
-    # ── one database unlike the other ─────────────────────────────────────────────────────────
+    # ── the two databases differ ──────────────────────────────────────────────────────────────
     Canary(
         "returned-runs-behind-new-work",
         "twins",
@@ -95,7 +95,7 @@ CANARIES = (
         "            found = [] if _childless(m, new) else self._runs_meant(m)\n",
         "            found = []\n",
     ),
-    # ── both databases alike, and wrong ───────────────────────────────────────────────────────
+    # ── both databases wrong in the same way ──────────────────────────────────────────────────
     Canary(
         "claimed-although-everything-is-held",
         "twins",

@@ -1,9 +1,9 @@
-"""Bugs that are found by what is looked at from outside: by worlds, people, ledgers, readers."""
+"""Bugs found by checks from outside: by worlds, people, ledgers, readers."""
 
 from verify.planted import Canary
 
 CANARIES = (
-    # ── who may still be about an effect ──────────────────────────────────────────────────────
+    # ── who may still act for an effect ───────────────────────────────────────────────────────
     Canary(
         "thread-called-quiet",
         "simulation",
@@ -57,7 +57,7 @@ CANARIES = (
         "                if not attempt.exit.hands and not attempt.exit.shielded:\n",
         "                if not attempt.exit.hands:\n",
     ),
-    # ── what a reader of a damaged store is told ──────────────────────────────────────────────
+    # ── a reader of a damaged store ───────────────────────────────────────────────────────────
     Canary(
         "attempts-not-walked",
         "flips",

@@ -1,4 +1,4 @@
-"""Bugs of the writer and its line: messages that are lost, overtaken, or told another's outcome."""
+"""Bugs of the writer and its queue: lost or reordered messages, and outcomes of another message."""
 
 from verify.planted import Canary
 

@@ -1,7 +1,7 @@
-"""Short plots: some messages in an order in which something could go wrong, sent to both stores.
+"""Short plots: a few messages in an order in which something could go wrong, sent to both stores.
 
-Messages by chance rarely meet so. Each is played alone; and each example begins with some, and
-comes upon more.
+Random messages rarely meet in this way. Each plot is played alone; in addition each example begins
+with some, and plays more on the way.
 """
 
 import itertools
@@ -17,11 +17,11 @@ from andon.core.run import State
 from andon.errors import BadInput, Conflict
 from andon.store.messages.stops import Ended, Order, WorkerGone
 from andon.store.store import Checkpoint, Deliver, Drain, Message, MoveRun, Recall, Start
-from verify.boxes import BOXES
 from verify.machine import LEASE_SECONDS
-from verify.orphans import BESIDE, HARD, NEIGHBOUR, ORPHANS, Orphans
+from verify.orphan_plots import BESIDE, HARD, NEIGHBOUR, ORPHAN_PLOTS, OrphanPlots
+from verify.supervisor_plots import SUPERVISOR_PLOTS
 
-Plot = tuple[Any, ...]  # its name, and what it is about
+Plot = tuple[Any, ...]  # its name and its subject
 
 LATE = [("late", epoch) for epoch in (-1, 0, 1)]
 HELD = [
@@ -95,16 +95,16 @@ PLOTS = [
     *AMONG,
     *FRUITS,
     *OWES,
-    *BOXES,
-    *ORPHANS,
+    *SUPERVISOR_PLOTS,
+    *ORPHAN_PLOTS,
     *BESIDE,
     *HARD,
     *NEIGHBOUR,
 ]
 
 
-class Plots(Orphans):
-    """The moves, and what consists of several."""
+class Plots(OrphanPlots):
+    """The moves, and the plots made of several."""
 
     @initialize(
         runs=st.integers(1, 4),
@@ -117,7 +117,7 @@ class Plots(Orphans):
             self.play(plot)
 
     def play_alone(self, plot: Plot) -> None:
-        """Each is played at least once, whatever chance finds; and with all that it sends twice."""
+        """Plays each at least once, whatever chance draws, with all that it sends twice."""
         for self.twice in (False, True):
             self.workers, self.runs, self.held = [], [], []
             self.begin(2, 2)
@@ -129,10 +129,10 @@ class Plots(Orphans):
         name, *about = plot
         getattr(self, f"_{name}")(*about)
 
-    # ── what they consist of ──────────────────────────────────────────────────────────────────
+    # ── the parts of plots ────────────────────────────────────────────────────────────────────
 
     def _claim_all(self) -> None:
-        """By somebody who may."""
+        """By a worker that is able to execute it."""
         if not self._able():
             self.register()
         self.claim(self.workers.index(self._able()[-1]), 9, None, False)
@@ -142,7 +142,7 @@ class Plots(Orphans):
         return [one.id for one in workers if one.state == "live" and not one.draining_at]
 
     def _own(self) -> Held:
-        """A run that was just claimed, unless something holds it back."""
+        """A run that was just claimed, unless a stop or limit holds it back."""
         self._start_another()
         self._claim_all()
         return self.held[-1]
@@ -166,20 +166,20 @@ class Plots(Orphans):
     # ── the plots ─────────────────────────────────────────────────────────────────────────────
 
     def _over(self) -> None:
-        """A run ends, and afterwards nothing reaches it."""
+        """A run ends, and afterwards no message reaches it."""
         held = self._own()
         self.send(self.settlement(held, State.SUCCEEDED, False, False, False))
         self.send(Deliver(run_id=held.id, kind="event", body="1", name="e", message_id="late"))
         self._try_late(held, self.settlement(held, State.FAILED, False, False, False))
 
     def _recalled(self) -> None:
-        """A run ends that somebody wants undone."""
+        """A run ends while a person wants it undone."""
         held = self._own()
         self.send(Recall(run_id=held.id, undoing='{"why": "wrong"}'))
         self._try_late(held, self.settlement(held, State.SUCCEEDED, False, False, False))
 
     def _late(self, epoch: int) -> None:
-        """Who had a run before its owner writes; or has the same fence, in a replaced database.
+        """A former owner writes before the current one; or has its fence, in a replaced database.
 
         It knows where the journal ends: only its fence is wrong.
         """
@@ -196,7 +196,7 @@ class Plots(Orphans):
         self._try_late(held, held.append())
         self._try_late(held, held.append(entries=2))
         self._try_late(held, held.append(), other.append())
-        # In one commit with the owner's, as if it went on from there.
+        # In one commit with the owner's message, as if it continued from there.
         first = owner.append()
         held.seq, held.hash = owner.seq, owner.hash
         self._try_late(held, first, held.append())
@@ -209,8 +209,10 @@ class Plots(Orphans):
             one.look_again(self.pair.sqlite)
 
     def _in_turn(self) -> None:
-        """What an owner sends in one commit is carried out in its order, whatever it consists of:
-        an end that came before the rest would have the rest refused."""
+        """The messages of an owner in one commit are carried out in order, whatever their kind.
+
+        An end that came before the others would have them refused.
+        """
         for kinds in ("ap", "pap", "cs", "as", "paps", "ppcs"):
             held = self._own()
             made: dict[str, Callable[[Held], Message]] = {
@@ -228,7 +230,7 @@ class Plots(Orphans):
             held.look_again(self.pair.sqlite)
 
     def _outage(self) -> None:
-        """The database was away for longer than any lease; they come back, one after the other."""
+        """The database was away longer than any lease; the workers come back one by one."""
         self._own()
         self.register()
         self.time_passes(LEASE_SECONDS * 1.5)
@@ -237,7 +239,7 @@ class Plots(Orphans):
             self.claim(which, 9, None, False)
 
     def _spoiled(self) -> None:
-        """What no database keeps is refused, and takes nothing along that shares its commit."""
+        """A value that no database accepts is refused, and does not spoil the commit it shares."""
         held, other = self._own(), self._own()
         for text in ("\0", "\ud800"):
             bad = Checkpoint(run_id=held.id, fence=held.fence, op=":0", body=text)
@@ -247,7 +249,7 @@ class Plots(Orphans):
                 one.look_again(self.pair.sqlite)
 
     def _drains(self) -> None:
-        """Who goes takes nothing any more, although something waits."""
+        """A draining worker claims nothing more, although a run waits."""
         self._start_another()
         if not self._able():
             self.register()
@@ -258,7 +260,7 @@ class Plots(Orphans):
         assert len(self.held) == before, f"{worker} drains, and claims {self.held[-1].id}"
 
     def _due(self, what: str) -> None:
-        """Time passes, and who claims next has to see to it, whoever that is."""
+        """Time passes, and the next claim has to act on it, whichever worker makes it."""
         held = self._own()
         match what:
             case "wakes":
@@ -276,9 +278,9 @@ class Plots(Orphans):
         held.look_again(self.pair.sqlite)
 
     def _unfit(self, where: str) -> None:
-        """The owner itself writes what does not go on where its journal ends.
+        """The owner itself writes entries that do not follow the end of its journal.
 
-        What it wrote before has not arrived; or something else is there already.
+        Its earlier message has not arrived, or there is another entry already.
         """
         held, other = self._own(), self._own()
         self.send(held.append())
@@ -297,7 +299,7 @@ class Plots(Orphans):
         self.send(misled().append(), other.append())
         self.send(self.write(misled(), kind="effect", state="started", name="pay", key="a"))
         self.send(misled().append(of={"kind": "event"}, take=0))
-        # Alone, and with others that end well.
+        # Alone, and with others that succeed.
         self.send(self.settlement(misled(), State.SUCCEEDED, False, False, False))
         ends = (misled(), State.FAILED), (other, State.SUCCEEDED)
         self.send(*(self.settlement(one, state, False, False, False) for one, state in ends))
@@ -305,7 +307,7 @@ class Plots(Orphans):
         self.send(held.append())
 
     def _redriven(self) -> None:
-        """Somebody lets a run go on, and has seen another end of its journal than it has."""
+        """A person lets a run resume after seeing another end of its journal than it has."""
         held = self._own()
         self.send(self.settlement(held, State.STRANDED, False, False, False))
 
@@ -321,7 +323,7 @@ class Plots(Orphans):
         held.look_again(self.pair.sqlite)
 
     def _held(self, kind: str, scope: str) -> None:
-        """What begins in a scope that is held does not, until that is lifted as it has to be."""
+        """In a held scope nothing starts until the hold is lifted in the way it requires."""
         scope = "fleet" if kind == "halt" else scope
         self.order(0, kind, scope, 30.0)
         self._start_another()
@@ -332,7 +334,7 @@ class Plots(Orphans):
         self._claim_all()
 
     def _child(self, how: str) -> None:
-        """That is executed by somebody, and comes to an end while its parent sleeps."""
+        """A child is executed and ends while its parent sleeps."""
         held = self._own()
         self.spawn_of(held)
         self._claim_all()
@@ -353,7 +355,7 @@ class Plots(Orphans):
             one.look_again(self.pair.sqlite)
 
     def _stop(self, kind: str, then: str) -> None:
-        """A run that somebody executes is stopped; who executes it hears of it, or does not."""
+        """A run that is being executed is stopped; its worker receives the order, or does not."""
         held = self._own()
         worker = self.worker_of(held)
         self._give(kind, held.id)
@@ -385,7 +387,7 @@ class Plots(Orphans):
         held.look_again(self.pair.sqlite)
 
     def _among(self, what: str) -> None:
-        """Some wait, and not all of them are for whoever claims; nor is any the next one."""
+        """Several runs wait; not all of them are for the claiming worker, nor for the next one."""
         new = [f"s{len(self.runs) + number}" for number in range(3)]
         self.runs += new
         of: dict[str, Any] = {"version": "2", "queue": "slow", "priority": 1}
@@ -407,7 +409,7 @@ class Plots(Orphans):
             self.claim(worker, limit, None, False, agents=agents, **wanted.get(what, {}))
 
     def _fruits(self, fruit: str, how: str) -> None:
-        """Its workers die again and again, each time with a step or checkpoint more, or none."""
+        """A run's workers die again and again, each time with one step or checkpoint more, or 0."""
         held = self._own()
         for number in range(5):
             written = ("started", "done") if fruit == "a step" else ("started", "retrying")
@@ -427,7 +429,7 @@ class Plots(Orphans):
             held.look_again(self.pair.sqlite)
 
     def _suspected(self) -> None:
-        """Several have been there when their worker died: they are not together again."""
+        """Several runs shared a worker when it died: they must not share one again."""
         self._start_another(together=3)
         self._claim_all()
         held = self.held[-1]
@@ -441,7 +443,7 @@ class Plots(Orphans):
             held = self.held[-1]
 
     def _owes(self, how: str, state: str | None) -> None:
-        """It has done something that is to be undone, unless somebody goes on in time."""
+        """A run has effects to undo, unless a person resumes it in time."""
         held = self._own()
         undo: dict[str, Any] = {"undo": "m:f", "undo_within": 20.0}
         if state is not None:
@@ -473,7 +475,7 @@ class Plots(Orphans):
         held.look_again(self.pair.sqlite)
 
     def _along(self) -> None:
-        """What is written with an entry, or with an end, is there with it."""
+        """Values written with an entry, or with an end, are stored with it."""
         held = self._own()
         self.send(Checkpoint(run_id=held.id, fence=held.fence, op=":0", body="1"))
         asking = self._asking(held)
@@ -492,7 +494,7 @@ class Plots(Orphans):
         self.send(held.settle(State.FAILED, entries=(ended,), **rest))
 
     def _rated(self) -> None:
-        """Only so many begin in a time."""
+        """Only a limited number may begin in a period."""
         for scope in ("agent", "label"):
             self.limit(scope, None, 2)
             self._start_another(together=4)
@@ -504,7 +506,7 @@ class Plots(Orphans):
             self.limit(scope, None, None)
 
     def _asked(self) -> None:
-        """It has messages of which it took one, and snapshots."""
+        """A run has messages, of which it took one, and snapshots."""
         held = self._own()
         for number in range(3):
             named = {"name": "e", "message_id": f"e{number}"}

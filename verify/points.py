@@ -1,7 +1,7 @@
 """Declared crash points: a process is killed at every one, and at another while it recovers.
 
 The trials are those of tests/chaos, on SQLite and on PostgreSQL, at more passes of each point than
-the tests take. A point of andon.points that no trial was killed at turns the layer red.
+the tests take. A point of andon.points at which no trial was killed turns the layer red.
 """
 
 import json
@@ -24,23 +24,23 @@ from tests.control.halt.test_halt import PROGRAM
 from andon.host.latch import Latch
 from andon.points import POINTS
 from andon.testing.postgres import Cluster
-from verify import hosts, scene
+from verify import harness, host_scenes
 from verify.layer import Effort, Outcome, Say
 
 DATABASES = ("sqlite", "postgres")
 SETTINGS = test_points.SETTINGS
 HANG_SECONDS = 20.0  # no promise: a second would do
-STORMS = 5  # in some of them nobody is born between a look and its blow
+STORMS = 5  # in some of them no process starts between a look and its kill
 HALT = (*test_halt.OF_THE_SUPERVISOR, *test_halt.OF_THE_CONTROL_PROCESS)
 
 
 @dataclass
 class Task:
-    """One trial: which points it is killed at, where, and how."""
+    """One trial: the points it is killed at, its database, and how it runs."""
 
     points: tuple[str, ...]
     database: str
-    act: "Callable[[Site], int] | Callable[[Host], int]"  # answers how many kills there were
+    act: "Callable[[Site], int] | Callable[[Host], int]"  # returns the number of kills
     on_host: bool = False
     kills: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Tour:
     def killed(self, name: str, part: float, site: Site) -> int:
         """At the first pass of the point (part 0), at the last (1), or between."""
         passes = self.passes(site)[name]
-        # How often a run is claimed and suspended varies with what comes when.
+        # How often a run is claimed and suspended varies with the order of events.
         certain = passes if name.startswith(("step:", "effect:")) else (passes + 1) // 2
         return self._try(site, f"{name}=kill@{1 + round(part * (certain - 1))}")
 
@@ -78,13 +78,13 @@ class Tour:
 
 
 def undone_twice(first: str, second: str, site: Site) -> int:
-    """Killed while it undoes, and again while it goes on with that."""
+    """Killed while it undoes, and again while it continues."""
     site.start(agents.saga, run="saga")
     for fault in (f"{first}=kill", f"{second}=kill"):
         status = site.worker(settings=SETTINGS, faults=fault).wait()
         assert status == -9, f"{fault}: ended with {status}\n{site.errors[-2000:]}"
     last = site.worker(settings=SETTINGS)
-    site.finish(scene.HANG_SECONDS)
+    site.finish(harness.HANG_SECONDS)
     last.kill()
     assert site.state("saga") == "failed"
     test_drain.check_undone(site, "saga")
@@ -124,7 +124,7 @@ def tasks(effort: Effort) -> list[Task]:
 
 
 def by_turns(found: list[Task]) -> list[Task]:
-    """Each of them on one database only, and halts on SQLite: for an effort of seconds."""
+    """Each on one database only, and halts on SQLite: for an effort of seconds."""
     half = len(found) // 2
     pairs = zip(found[:half], found[half:], strict=True)
     return [both[0 if both[0].on_host else turn % 2] for turn, both in enumerate(pairs)]
@@ -154,15 +154,15 @@ def halts(database: str) -> list[Task]:
 
 
 def scenes(effort: Effort) -> list[Task]:
-    """Those of verify/hosts.py; on the other database only what its store has a part in."""
+    """The scenes of verify/host_scenes.py; on PostgreSQL only those that involve the store."""
     found = [
         Task((name,), "sqlite", partial(seen, play), on_host=True)
-        for name, plays in hosts.SCENES.items()
+        for name, plays in host_scenes.SCENES.items()
         for play in plays
     ]
-    found.append(Task(("halt:killing",), "sqlite", hosts.signalled, on_host=True))
+    found.append(Task(("halt:killing",), "sqlite", host_scenes.signalled, on_host=True))
     if effort.scale >= 1:
-        others = [(("halt:sent",), partial(seen, play)) for play in hosts.STORED]
+        others = [(("halt:sent",), partial(seen, play)) for play in host_scenes.STORED]
         found += [Task(names, "postgres", act, on_host=True) for names, act in others]
     return found
 
@@ -172,11 +172,11 @@ def seen(play: Callable[[Host], None], host: Host) -> int:
         play(host)
     except (AssertionError, subprocess.TimeoutExpired) as error:
         raise AssertionError(f"{play.__name__}: {error}") from error
-    return 0  # nobody was killed at a point
+    return 0  # no process was killed at a point
 
 
 def deleted(host: Host) -> None:
-    """A halt whose files somebody deletes, each and both: it holds until it is lifted."""
+    """A halt whose files are deleted, each and both: it holds until it is lifted."""
     test_halt.test_a_pull_whose_command_is_killed_holds(host, "halt:sent")
     for names in (["latch"], ["STOP"], ["latch", "STOP"]):
         for name in names:
@@ -187,7 +187,7 @@ def deleted(host: Host) -> None:
 
 
 def held_in_a_program(host: Host) -> int:
-    """One that has andon as a library sees the latch by itself: nobody is killed."""
+    """A program that uses andon as a library sees the latch by itself: no process is killed."""
     (host.folder / "program.py").write_text(PROGRAM)
     marker = host.folder / "marker"
     with subprocess.Popen(
@@ -214,7 +214,7 @@ def held_in_a_program(host: Host) -> int:
 
 
 def storm_is_ended(_: Host) -> int:
-    """Processes that replace themselves while they are killed: nobody is left when that is said."""
+    """Processes that replace themselves while being killed: none is left when the halt says so."""
     command = [sys.executable, "-m", "tests.supervisor.ptree", "halt", "walk", "storm"]
     for _storm in range(STORMS):
         done = subprocess.run(
@@ -235,25 +235,25 @@ def carry_out(cluster: Cluster, folder: Path, forker: Forker, task: Task) -> Tas
     folder.mkdir()
     postgres = task.database == "postgres"
     url = cluster.fresh_database() if postgres else f"sqlite:///{folder}/andon.db"
-    with scene.told(task.wrong):
+    with harness.findings(task.wrong):
         if task.on_host:
             task.kills = task.act(Host(folder, url))  # type: ignore[arg-type]
         else:
-            with scene.sited(forker, url, folder / "world") as site:
+            with harness.sited(forker, url, folder / "world") as site:
                 task.kills = task.act(site)  # type: ignore[arg-type]
     return task
 
 
-@scene.layer("points")
+@harness.layer("points")
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
-    with scene.scratch("points") as folder, Cluster() as cluster:
+    with harness.scratch("points") as folder, Cluster() as cluster:
         planned = list(enumerate(tasks(effort)))
         say(f"{len(planned)} trials")
 
         def work(forker: Forker, one: tuple[int, Task]) -> Task:
             return carry_out(cluster, folder / str(one[0]), forker, one[1])
 
-        done = scene.until_red(scene.shared_out(planned, work), effort, say)
+        done = harness.until_red(harness.shared_out(planned, work), effort, say)
     judge(outcome, done)
 
 
@@ -265,14 +265,14 @@ def judge(outcome: Outcome, done: list[Task]) -> None:
         for name in task.points if task.kills else ():
             killed[name] += 1
     outcome.runs = len(done)
-    scene.count(outcome, POINTS, killed)
+    harness.count(outcome, POINTS, killed)
     twice = sum(task.kills == 2 for task in done)
     outcome.injected = f"kill at {len(killed)} points {killed.total()}, again in recovery {twice}"
     outcome.faults = sum(task.kills for task in done)
     if not twice:
         outcome.guards.append("nobody was killed while it recovered")
-    scene.count_ended(outcome, sum(not task.wrong for task in done))
+    harness.count_ended(outcome, sum(not task.wrong for task in done))
 
 
 if __name__ == "__main__":
-    scene.alone(check)
+    harness.alone(check)

@@ -1,10 +1,10 @@
 """Power loss: what a disk may hold after a cut, and whether everything acknowledged is still there.
 
-A worker's writes and syncs are recorded by the shim. From the record come images of its files as
-they may be after a cut at any call: what was synced is there; of the rest each sector is there or
-not, in any combination. Each image is opened by the real product, and some are worked to the end.
-The latch of a host is recorded and cut likewise (verify/latches.py). Where the host lets it, a real
-ext4 is shut down under a worker besides (verify/cuts.py).
+The shim records a worker's writes and syncs. The record yields images of its files as they may be
+after a cut at any call: synced data is there; of all other data each sector is there or not, in any
+combination. The real product opens each image, and works some of them to the end. The latch of a
+host is recorded and cut in the same way (verify/latches.py). Where the host allows it, a real ext4
+is shut down under a worker as well (verify/power_cuts.py).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from tests.chaos import laws
 from tests.chaos.fleet import Forker
 
 from andon.store import open_store
-from verify import cuts, latches, scene, syscalls
+from verify import harness, latches, power_cuts, syscalls
 from verify.calls import Call, recorded
 from verify.disk import KINDS, Disk
 from verify.layer import Effort, Outcome, Say
@@ -26,17 +26,17 @@ IMAGES = 1200  # at scale 1; each is opened
 WORKED = 40  # of these, worked to the end
 
 
-@scene.layer("power")
+@harness.layer("power")
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
-    with scene.scratch("power") as folder:
-        preload = {"LD_PRELOAD": str(scene.shim(folder))}
-        with scene.forker(preload) as forker:
+    with harness.scratch("power") as folder:
+        preload = {"LD_PRELOAD": str(harness.shim(folder))}
+        with harness.forker(preload) as forker:
             made = Images(forker, folder, effort)
             made.record()
             made.judge(outcome, say)
             more = [
                 latches.check(preload, folder / "latches", effort),
-                cuts.check(forker, folder / "cuts", effort),
+                power_cuts.check(forker, folder / "cuts", effort),
             ]
     for one in more:
         outcome.violations += one.violations
@@ -47,7 +47,7 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
 
 
 class Images:
-    """The record of one worker, and the disks that may come of it."""
+    """The record of one worker, and the disks that a cut may leave."""
 
     def __init__(self, forker: Forker, folder: Path, effort: Effort) -> None:
         self.forker, self.folder, self.effort = forker, folder, effort
@@ -57,7 +57,7 @@ class Images:
         self.calls: list[Call] = []
 
     def record(self) -> None:
-        """One run from its first worker to its end; what was there before it is durable."""
+        """One run from its first worker to its end; files that existed before are durable."""
         folder, store = self.source, self.source / "store"
         with syscalls.placed(self.forker, folder) as site:
             syscalls.make_ready(site)
@@ -97,7 +97,7 @@ class Images:
         for name, image in worked:
             outcome.violations += [f"{name}: {wrong}" for wrong in self.work_on(image)]
         outcome.runs = kinds.total() + len(worked)
-        scene.count(outcome, KINDS, kinds)
+        harness.count(outcome, KINDS, kinds)
 
     def build(self, image: Path, kind: str, seen: str) -> None:
         (image / "store").mkdir(parents=True)
@@ -108,25 +108,25 @@ class Images:
 
     def work_on(self, image: Path) -> list[str]:
         wrong: list[str] = []
-        with scene.told(wrong), syscalls.placed(self.forker, image) as site:
+        with harness.findings(wrong), syscalls.placed(self.forker, image) as site:
             site.worker(settings=syscalls.SETTINGS)
-            site.finish(scene.HANG_SECONDS)
+            site.finish(harness.HANG_SECONDS)
             site.end()
             wrong += syscalls.judged(site)
         return wrong
 
 
 def opened(image: Path) -> list[str]:
-    """What is wrong with an image that the product opens."""
+    """Every violation in an image that the product opens."""
     wrong: list[str] = []
-    with scene.told(wrong):
+    with harness.findings(wrong):
         store = open_store(f"sqlite:///{image}/store/andon.db")
         with contextlib.closing(store):
-            wrong += scene.damage(store)
+            wrong += harness.damage(store)
             wrong += laws.broken(store, image / "world", [syscalls.RUN])
-            wrong += scene.lost(store, image / "world", syscalls.RUN)
+            wrong += harness.lost(store, image / "world", syscalls.RUN)
     return wrong
 
 
 if __name__ == "__main__":
-    scene.alone(check)
+    harness.alone(check)

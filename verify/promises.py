@@ -1,8 +1,8 @@
-"""What a store promises about every message, whatever its queries are: looked up in its rows.
+"""The promises of a store about every message, checked in its rows and not by its queries.
 
-Two databases that are the same can be wrong together. So each write is judged by what was there
-before it and what is there after it. None of the product's queries or decisions is asked: what an
-order means, who owns a run and when a stop is proved is said here once more, in other words.
+Two databases that agree can both be wrong. So each write is judged by the rows before it and after
+it. None of the product's queries or decisions is used: the meaning of an order, the owner of a run
+and the proof of a stop are all defined here a second time, independently.
 """
 
 import json
@@ -31,7 +31,7 @@ from andon.store.store import (
     Settle,
     Start,
 )
-from verify import queueing, supervising
+from verify import queue_promises, supervisor_promises
 
 Row = dict[str, Any]
 Done = tuple[Any, Any]  # a message that was not refused, and its outcome
@@ -55,8 +55,8 @@ class Seen:
         self.effects = {(row["run_id"], row["name"], row["key"]): row for row in rows["effects"]}
         self.kept = {(row["run_id"], row["op"]): row["body"] for row in rows["checkpoints"]}
         asks = [row for row in rows["asks"] if row["answered_at"] is None]
-        self.asks = {(row["run_id"], row["id"]) for row in asks}  # that are open
-        # By what was ordered, not by what the store has made of it.
+        self.asks = {(row["run_id"], row["id"]) for row in asks}  # open ones
+        # By the orders that were given, not by what the store has made of them.
         holds = [row for row in rows["stops"] if row["scope"] != "run" and row["kind"] != "cancel"]
         self.latches = [row for row in holds if not row["lifted_at"]]
 
@@ -66,7 +66,7 @@ class Seen:
         return fences and run["epoch"] == self.epoch and run["state"] == "running"
 
     def above(self, run_id: str | None) -> Iterator[Row]:
-        """The run, and everybody above it."""
+        """The run, and all runs above it."""
         while run_id is not None:
             yield self.runs[run_id]
             run_id = self.runs[run_id]["parent_id"]
@@ -100,7 +100,7 @@ def broken(
     given = zip(messages, outcomes, strict=True)
     done = [(m, outcome) for m, outcome in given if not isinstance(outcome, Exception)]
     if not done and before.rows != after.rows:
-        yield "what was refused has left a trace"
+        yield "a refused message has left a trace"
     for m, outcome in done:
         if judge := _JUDGES.get(type(m)):
             yield from judge(before, after, m, outcome)
@@ -110,18 +110,18 @@ def broken(
     yield from _stops(after)
     yield from _proofs(before, after, done)
     yield from _latches(before, after, done)
-    yield from queueing.fruits(before, after, done)
-    yield from queueing.windows(before, after)
-    yield from queueing.cancelled(before, after)
-    yield from supervising.ends(before, after, done)
+    yield from queue_promises.fruits(before, after, done)
+    yield from queue_promises.windows(before, after)
+    yield from queue_promises.cancelled(before, after)
+    yield from supervisor_promises.ends(before, after, done)
 
 
 def done_twice(
     before: Seen, after: Seen, messages: Sequence[Any], first: Sequence[Any], second: Sequence[Any]
 ) -> Iterator[str]:
-    """Whoever does not know whether it was written writes it again: that must change nothing."""
+    """A sender in doubt about a message sends it again: that must change nothing."""
     for m, one, other in zip(messages, first, second, strict=True):
-        # Not of a checkpoint, whose run may have ended in the same commit: nobody waits for it.
+        # Not a checkpoint, whose run may have ended in the same commit: no caller waits for it.
         awaited = isinstance(m, Append | Settle | Beat | Ended | Deliver)
         if awaited and isinstance(other, Exception) and not isinstance(one, Exception):
             yield f"{type(m).__name__} was done, and is refused when it comes again: {other!r}"
@@ -129,15 +129,15 @@ def done_twice(
             yield f"{m.worker_id} claims again, and is not given what it was given before"
     for name, rows in before.rows.items():
         if name not in ("events", "logs") and rows != after.rows[name]:
-            yield f"what comes again changes {name}: {rows} becomes {after.rows[name]}"
+            yield f"a repeated message changes {name}: {rows} becomes {after.rows[name]}"
 
 
 def concerned(
     before: Seen, after: Seen, messages: Sequence[Any], outcomes: Sequence[Any]
 ) -> str | None:
-    """Whom of those who sleep a write concerns, if anybody."""
+    """The sleepers that a write concerns, if any."""
     claims = [one for m, one in zip(messages, outcomes, strict=True) if isinstance(m, Claim)]
-    if claims:  # who claims takes what has become due, and looks itself
+    if claims:  # a claiming worker takes the runs that are due, and looks itself
         return "runs are returned" if any(one.returned for one in claims) else None
     return next(_sleepers(before, after), None)
 
@@ -161,7 +161,7 @@ def _sleepers(before: Seen, after: Seen) -> Iterator[str]:
             yield f"{worker['id']} is to go"
 
 
-# ── what a run writes ─────────────────────────────────────────────────────────────────────────
+# ── messages of a run ─────────────────────────────────────────────────────────────────────────
 
 
 def _append(before: Seen, after: Seen, m: Append, _: Any) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _append(before: Seen, after: Seen, m: Append, _: Any) -> Iterator[str]:
     if (m.run_id, m.entries[0].seq) in before.entries:
         return  # it was written before
     if not before.owns(m):
-        yield f"an entry of {m.run_id} is taken from {m.fence}, who does not own it"
+        yield f"an entry of {m.run_id} is taken from {m.fence}, which does not own it"
     if m.ask is not None and (m.run_id, m.ask.id) not in after.asks:
         yield f"{m.run_id} waits for an answer to {m.ask.id}, which nobody is asked"
     if m.close_ask is not None and (m.run_id, m.close_ask) in after.asks:
@@ -205,13 +205,13 @@ def _child(parent: Row, child: Row | None, name: str) -> Iterator[str]:
 
 
 def _goes_on(run: Row) -> bool:
-    """Whether somebody will execute it, and not only to undo it."""
+    """Whether it will be executed further, and not only undone."""
     return run["state"] in ("queued", "suspended") and run["undoing"] is None
 
 
 def _checkpoint(before: Seen, after: Seen, m: Checkpoint, _: Any) -> Iterator[str]:
     if not before.owns(m):
-        yield f"a checkpoint of {m.run_id} is taken from {m.fence}, who does not own it"
+        yield f"a checkpoint of {m.run_id} is taken from {m.fence}, which does not own it"
     if after.kept.get((m.run_id, m.op)) != m.body:
         yield f"a checkpoint of {m.run_id} is not there"
 
@@ -229,7 +229,7 @@ def _settle(before: Seen, after: Seen, m: Settle, _: Any) -> Iterator[str]:
         yield f"{m.run_id} is settled, and its attempt goes on"
     if not before.owns(m):
         if before.attempts[m.run_id, m.fence.counter]["ending"] != m.ending:
-            yield f"{m.run_id} is settled by {m.fence}, who does not own it"
+            yield f"{m.run_id} is settled by {m.fence}, which does not own it"
         return
     was, run = before.runs[m.run_id], after.runs[m.run_id]
     yield from _written(after, m)
@@ -271,8 +271,8 @@ def _claim(before: Seen, after: Seen, m: Claim, outcome: Any) -> Iterator[str]:
         yield f"{m.worker_id} claims, and is {worker['state']} or leaves"
     for run in new:
         yield from _claimed(before.runs[run["id"]], run, after)
-    yield from queueing.limits(after, new)
-    yield from queueing.chosen(after, m, new, len(new) < len(outcome.runs))
+    yield from queue_promises.limits(after, new)
+    yield from queue_promises.chosen(after, m, new, len(new) < len(outcome.runs))
     yield from _late(before, after)
 
 
@@ -289,7 +289,7 @@ def _claimed(was: Row, run: Row, after: Seen) -> Iterator[str]:
 
 
 def _late(before: Seen, after: Seen, *_: Any) -> Iterator[str]:
-    """Whoever looks makes polite orders hard whose time is over."""
+    """Any worker that looks turns overdue polite orders into hard ones."""
     for (stop_id, _), target in before.targets.items():
         stop = before.stops[stop_id]
         over = stop["escalate_at"] is not None and stop["escalate_at"] <= after.now
@@ -308,7 +308,7 @@ def _open(seen: Seen) -> list[Row]:
 
 
 def _left_behind(target: Row) -> bool:
-    """Whether it is about an attempt of before: what that started, or its worker, now silent."""
+    """Whether it concerns an earlier attempt: its programs, or its worker, now silent."""
     return bool(target["target"] == f"run:{target['run_id']}:{target['fence']}")
 
 
@@ -327,9 +327,9 @@ def _order(before: Seen, after: Seen, m: Order, outcome: str) -> Iterator[str]:
         marked, now = (one.runs[was["id"]]["stop"] for one in (before, after))
         if marked and now and before.within(was["id"], m):
             old, new = json.loads(marked)["kind"], json.loads(now)["kind"]
-            if new != supervising.decisive(m.kind, old):
+            if new != supervisor_promises.decisive(m.kind, old):
                 yield f"{m.kind} of {was['id']} after {old}: it would be as if {new} was ordered"
-    yield from supervising.frozen(before, after, m)
+    yield from supervisor_promises.frozen(before, after, m)
     for worker in before.rows["workers"] if m.kind == "halt" else ():
         if worker["state"] == "live" and (m.id, f"worker:{worker['id']}") not in after.targets:
             yield f"halt: nobody sees to it that {worker['id']} ends"
@@ -345,7 +345,7 @@ def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
             yield f"{run['id']} would go on afterwards"
     elif was["stop"] is not None and target is None:  # of another order, and not proved
         yield f"nobody sees to it that {run['id']} has stopped"
-    # What waits is held by the fleet's latch.
+    # The fleet's latch holds waiting runs.
     elif _goes_on(run) and (m.scope != "fleet" or m.kind == "cancel"):
         yield f"{run['id']} is still {run['state']}"
 
@@ -406,7 +406,7 @@ def _journals(after: Seen) -> Iterator[str]:
 
 
 def _owners(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
-    """A run has one owner, who is alive as far as anybody knows; else none, and no attempt."""
+    """A run has one owner, which is alive as far as is known; otherwise none, and no attempt."""
     unended = {key for key, row in after.attempts.items() if row["ended_at"] is None}
     held = {(r["id"], r["fence"]) for r in after.rows["runs"] if r["state"] == "running"}
     for run_id, fence in held ^ unended:
@@ -420,7 +420,7 @@ def _owners(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
     gone = {m.worker_id for m, _ in done if isinstance(m, Depart)}
     dead = {m.worker_id for m, _ in done if isinstance(m, WorkerGone)}
     claims = [one for m, _ in done if isinstance(m, Claim) for one in m.dead]
-    dead |= {name for name, how in claims if supervising.is_certain(before, name, how)}
+    dead |= {name for name, how in claims if supervisor_promises.is_certain(before, name, how)}
     silent = {name for name, how in claims if name not in dead}
     for m, _ in done:
         if isinstance(m, Claim):
@@ -434,7 +434,7 @@ def _owners(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
 
 
 def _outage(before: Seen, after: Seen, m: Claim) -> Iterator[str]:
-    """After an outage all are silent: who comes back first does not take what others had."""
+    """After an outage all are silent: the first worker back must not take the others' runs."""
     was = before.workers[m.worker_id]
     back = was["lease_until"] <= after.now or after.now - was["contact_since"] < m.lease_seconds
     seen = {name for name, _ in m.dead}
@@ -447,8 +447,10 @@ def _outage(before: Seen, after: Seen, m: Claim) -> Iterator[str]:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[str]:
-    """What is over stays over, and who waits for it is told. But a dead run may have to be undone,
-    if nobody has let it go on in time."""
+    """A run that is over stays over, and whoever waits for it is notified.
+
+    But a dead run may have to be undone, if no person resumes it in time.
+    """
     for run in after.rows["runs"]:
         was = before.runs.get(run["id"], run)
         given_up = was["state"] == "dead" and was["undo_at"] is not None and run["undoing"]
@@ -466,7 +468,7 @@ def _ends(before: Seen, after: Seen) -> Iterator[str]:
 
 def _stops(after: Seen) -> Iterator[str]:
     """An order is closed when the end of every target is known; until then its runs are held."""
-    # What was started is looked for whoever has the run by then: its own target comes last.
+    # Its programs are looked for whichever worker owns the run: their own target comes last.
     rows = sorted(_open(after), key=lambda one: not _left_behind(one))
     awaited = {row["run_id"]: row for row in rows}
     stopping = {row["stop_id"] for row in _open(after)}
@@ -475,7 +477,8 @@ def _stops(after: Seen) -> Iterator[str]:
             yield f"order {stop['id']} is closed at {stop['closed_at']}: {sorted(stopping)} are not"
     for run in after.rows["runs"]:
         target = awaited.get(run["id"])
-        # An order that means nothing for a run holds nothing; what that has started is looked for.
+        # An order that does not affect a run holds nothing, but the programs of the run are looked
+        # for.
         behind = target is not None and _left_behind(target)
         idle = behind and run["state"] in (*OVER, "stranded", "killed")
         if run["stop"] is None and idle:
@@ -490,7 +493,7 @@ def _stops(after: Seen) -> Iterator[str]:
 
 
 def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
-    """That nothing executes any more is known from who executed it, or because that is gone."""
+    """The end of execution is known from the executing worker, or because that worker is gone."""
     words = {(m.run_id, m.fence) for m, _ in done if isinstance(m, Ended)}
     settled = {(m.run_id, m.fence.counter) for m, _ in done if isinstance(m, Settle)}
     buried = {m.worker_id for m, _ in done if isinstance(m, WorkerGone)}
@@ -501,11 +504,11 @@ def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
         worker = after.workers.get(target["worker"], {})
         gone = worker.get("state") == "dead" or target["worker"] in buried
         said = key in reported
-        said |= target["target"].startswith("supervisor:")  # see supervising.py
+        said |= target["target"].startswith("supervisor:")  # see supervisor_promises.py
         attempt = target["run_id"], target["fence"]
-        if after.stops[target["stop_id"]]["kind"] not in HARD:  # of a hard stop no word is proof
+        if after.stops[target["stop_id"]]["kind"] not in HARD:  # no word proves a hard stop
             said |= attempt in words
-            if not target["mark"]:  # nor is the end of an attempt that of what it had started
+            if not target["mark"]:  # nor does the end of an attempt prove that its programs ended
                 gone |= worker.get("state") == "gone"
                 said |= attempt in settled
         if not gone and not said:
@@ -513,7 +516,7 @@ def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
 
 
 def _latches(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
-    """A latch holds until somebody lifts it who may."""
+    """A latch holds until an authorised person lifts it."""
     left = {row["id"] for row in after.latches}
     for latch in before.latches:
         by = Reauthorize if latch["kind"] in HARD else Resume
@@ -532,7 +535,7 @@ _JUDGES: dict[type, Callable[[Seen, Seen, Any, Any], Iterator[str]]] = {
     Claim: _claim,
     Escalate: _late,
     Order: _order,
-    Attend: supervising.attend,
+    Attend: supervisor_promises.attend,
     MoveRun: _move,
     Resume: _resume,
     Reauthorize: _reauthorize,

@@ -1,4 +1,4 @@
-"""What the two stores answer when they are asked: the same, and what is in the rows."""
+"""The answers of the two stores to questions: the same, and in agreement with the rows."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from andon.core.values.struct import Struct
 from andon.store.messages.rows import EventRow, Filter, InboxMessage
 from verify.promises import Seen
 
-# What each database numbers by itself.
+# Numbers that each database assigns by itself.
 _NUMBERED = (InboxMessage, EventRow)
 _PLAIN: tuple[str, ...] = (
     "workers",
@@ -22,7 +22,7 @@ _PLAIN: tuple[str, ...] = (
 )
 _PLAIN += ("queues", "forsaken", "stranded_versions", "now", "obligations", "waiting", "asks")
 _PLAIN += ("unfinished", "events")
-# In which order they are told matters to whoever asks.
+# Answers whose order matters to the caller.
 _ORDERED = ("load", "sent", "journal", "descendants", "agents", "runs", "of a label", "latches")
 _STATES = ("queued", "running", "suspended")
 
@@ -62,7 +62,7 @@ def wrong(seen: Seen, sqlite: Any, postgres: Any) -> Iterator[str]:
 
 
 def _loaded(seen: Seen, run_id: str, loaded: Any) -> Iterator[str]:
-    """What a run goes on from is all that was written since its last snapshot, and no more."""
+    """A run resumes from every entry since its last snapshot, and from no other."""
     journal = [row for (of, _), row in sorted(seen.entries.items()) if of == run_id]
     snapshots = [row["seq"] for row in journal if row["kind"] == "snapshot"]
     since = max(snapshots, default=0)
@@ -79,14 +79,14 @@ def _loaded(seen: Seen, run_id: str, loaded: Any) -> Iterator[str]:
         and (row["quiet"] or _is_over(seen.workers[row["worker"]]["state"], row["mark"]))
     }
     if loaded.quiet_fences != quiet:
-        yield f"{run_id}: nothing executes under {loaded.quiet_fences}, it is said; {quiet} is so"
+        yield f"{run_id}: nothing executes under {loaded.quiet_fences}, the rows say {quiet}"
     kept = {op: body for (of, op), body in seen.kept.items() if of == run_id}
     if loaded.checkpoints != kept:
         yield f"{run_id} goes on from {loaded.checkpoints}, and has kept {kept}"
 
 
 def _is_over(state: str, mark: int | None) -> bool:
-    """A worker that has said goodbye does not speak for what it had started."""
+    """A worker that has left does not answer for the programs it started."""
     return state == "dead" or (state == "gone" and mark is None)
 
 
@@ -95,7 +95,7 @@ def _number(row: dict[str, Any]) -> int:
 
 
 def _plain(answer: Any, *, ordered: bool) -> Any:  # noqa: PLR0911 (a table)
-    """As it is compared: without what each database numbers by itself, or puts in any order."""
+    """In the form that is compared: without numbers of one database, or an arbitrary order."""
     match answer:
         case Struct() | Entry():
             fields = [name for name in answer.__struct_fields__ if not _is_own(answer, name)]

@@ -1,4 +1,4 @@
-"""The table: what was injected, what was found, which planted bugs were caught, and on what."""
+"""The table: injected faults, violations, caught canaries, and the machine."""
 
 import ast
 import os
@@ -35,14 +35,14 @@ def line(one: Outcome) -> str:
 
 
 def does(layer: str) -> str:
-    """What it does: the first line of its file, which need not work for that."""
+    """A layer's purpose: the first line of its file, even if that cannot be imported."""
     path = Path(__file__).with_name(f"{layer}.py")
     about = ast.get_docstring(ast.parse(path.read_text("utf-8"))) if path.exists() else None
-    return (about or "not written yet").partition("\n")[0].rstrip(".")
+    return (about or "it is not written yet").partition("\n")[0].rstrip(".")
 
 
 def screen(outcomes: list[Outcome], canaries: list[Tried]) -> str:
-    """The table for a terminal, and what is wrong."""
+    """The table for a terminal, and everything that is wrong."""
     rows = [COLUMNS, *(_row(one, canaries) for one in outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -171,7 +171,7 @@ def _said(*command: str) -> str:
 
 
 def commit() -> str:
-    """What is verified."""
+    """The commit that is verified."""
     changed = _said("git", "status", "--porcelain", "--", "src", "verify", "tests")
     name = _said("git", "rev-parse", "--short=12", "HEAD") or "unknown"
     return f"{name} and changes" if changed else name

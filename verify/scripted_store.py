@@ -1,4 +1,4 @@
-"""A store that keeps a chain of messages per run and fails by chance, for the writer alone."""
+"""A store that keeps a chain of messages per run and fails at random, to test the writer alone."""
 
 import random
 import socket
@@ -24,11 +24,11 @@ class Message:
 
 
 class ScriptedStore:
-    """What a writer needs of a store."""
+    """The part of a store that a writer uses."""
 
     def __init__(self, chance: random.Random, url: str) -> None:
         self.url, self.chance = url, chance
-        self.heads: Counter[str] = Counter()  # run → the number of the last one that is kept
+        self.heads: Counter[str] = Counter()  # run → the number of the last message that is kept
         self.faults: Counter[str] = Counter()
         self._flights: deque[Sequence[Message]] = deque()
         self._lock = threading.RLock()
@@ -43,7 +43,7 @@ class ScriptedStore:
         return True
 
     def _keep(self, one: Message) -> Any:
-        """Kept, or kept already: the same when it is written twice. Else it is out of turn."""
+        """Kept, or kept already: a message may be written twice. Otherwise it is out of order."""
         if one.number > self.heads[one.run] + 1:
             return Conflict(f"{one} comes after {self.heads[one.run]}")
         self.heads[one.run] = max(self.heads[one.run], one.number)
@@ -72,7 +72,7 @@ class ScriptedStore:
         return False
 
     def checkpoint(self) -> None:
-        """Nothing is in a log."""
+        """There is no log to empty."""
 
     # ── without waiting ───────────────────────────────────────────────────────────────────────
 
@@ -110,7 +110,7 @@ class ScriptedStore:
         return outcomes, left
 
     def _lost(self) -> StoreUnavailable:
-        """Of what was under way some was carried out."""
+        """Part of what was under way was carried out."""
         for _ in range(self.chance.randint(0, len(self._flights))):
             self._carry_out(self._flights.popleft())
         self._flights.clear()

@@ -1,8 +1,9 @@
-"""The command in a session of its own: whoever interrupts it leaves no process behind.
+"""Runs the command in a session of its own: an interrupt leaves no process behind.
 
 Layers start processes that start others, freeze them and kill their parents. A terminal's Ctrl-C
-would reach all of them at once, and who puts things away would find its helpers gone. So only the
-command hears it. It tells the layer, which puts away what it made; then it ends whoever is left.
+would reach all of them at once, and a layer that cleans up would find its helpers gone. So only the
+command receives it. The command passes it to the layer, which cleans up after itself; then the
+command ends the processes that are left.
 """
 
 import contextlib
@@ -15,13 +16,13 @@ from typing import NoReturn
 from andon.host import proc, syscalls
 
 INTERRUPTED = 130  # as shells call it
-# A layer waits for the trials that are under way; a database's monitor polls.
-PUT_AWAY_SECONDS = 60
+# A layer waits for the trials under way; a database's watcher looks every now and then.
+CLEAN_UP_SECONDS = 60
 LEAVE_SECONDS = 20.0
 
 
 def apart(play: Callable[[], int]) -> int:
-    """What `play` answers, in a process of its own. Told twice to end, it is killed."""
+    """The result of `play`, in a process of its own. A second interrupt kills it."""
     syscalls.become_subreaper()
     own = os.getpid()
     layers = os.fork()
@@ -43,7 +44,7 @@ def apart(play: Callable[[], int]) -> int:
 
 
 def _interrupt(*_: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what is put away is put away entirely
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: the clean-up must not be interrupted
     raise KeyboardInterrupt
 
 
@@ -54,7 +55,7 @@ def _pass_on(layers: int) -> None:
         nonlocal told
         again = told or number == signal.SIGALRM
         told = True
-        signal.alarm(PUT_AWAY_SECONDS)
+        signal.alarm(CLEAN_UP_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.kill(layers, signal.SIGKILL if again else signal.SIGTERM)
 
@@ -63,7 +64,7 @@ def _pass_on(layers: int) -> None:
 
 
 def _wait_for(layers: int) -> int:
-    """Its status. Orphans come here: they are reaped at once, as init does it."""
+    """Its exit status. Orphans are re-parented to here: they are reaped at once, as by init."""
     while True:
         pid, status = os.wait()
         if pid == layers:

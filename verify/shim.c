@@ -1,8 +1,8 @@
 /* Between a process and its files: fails, tears or records the calls that write to them.
  *
- * Loaded with LD_PRELOAD. What it shall do it is told by the environment, which it reads anew in
- * every forked process, at the first file it opens below SHIM_FOLDER (which may come after main
- * began, so that a process that forks workers is untouched itself):
+ * Loaded with LD_PRELOAD. The environment says what to do. It is read anew in every forked process,
+ * at the first file opened below SHIM_FOLDER (which may come after main began, so that a process
+ * that forks workers is untouched itself):
  *
  *   SHIM_FOLDER=/path/       only files below it
  *   SHIM_FAULT=kind@n+k      at the n-th call that the kind concerns, and the k-1 after it:
@@ -12,8 +12,8 @@
  *       enospc  the call fails with ENOSPC                   writes, truncations
  *       short   a write that writes half, and says so        writes
  *       fsync   a sync that fails with EIO                   syncs
- *   SHIM_FIRED=/path         a file that is made at the fault
- *   SHIM_LOG=/path           a record of every call, with what was written (read by verify/calls.py)
+ *   SHIM_FIRED=/path         a file that is created at the fault
+ *   SHIM_LOG=/path           a record of every call, with the bytes written (read by verify/calls.py)
  *
  *     cc -shared -fPIC -O2 -o shim.so shim.c -ldl
  */
@@ -48,7 +48,7 @@ static const struct { const char *name; int concerns; } FAULTS[] = {
 
 #define DESCRIPTORS 4096
 static char *paths[DESCRIPTORS];
-static pid_t told;          /* the process for which the environment was read */
+static pid_t read_by;       /* the process for which the environment was read */
 static char folder[PATH_MAX];
 static enum fault fault;
 static long first, times, seen;
@@ -58,12 +58,12 @@ static pthread_mutex_t one_record = PTHREAD_MUTEX_INITIALIZER;
 static void listen_to_environment(void)
 {
     pid_t self = getpid();
-    if (told == self)
+    if (read_by == self)
         return;
     const char *given = getenv("SHIM_FOLDER");
     if (given == NULL || strlen(given) >= sizeof folder)
         return;
-    told = self;
+    read_by = self;
     strcpy(folder, given);
     fault = NONE, seen = 0;
     const char *wanted = getenv("SHIM_FAULT");

@@ -2,9 +2,9 @@
 
     python verify/verify.py --only simulation --seed 1234      tells the story of that seed
 
-Every story is the same whenever it is told. In it processes die and freeze, also beyond their
-leases, the store's clock jumps, acknowledgements of commits are lost, the disk is slow, people stop
-and resume runs. Then the faults cease, and every run has to come to its end.
+A seed gives the same story every time. In it processes die and freeze, also beyond their leases,
+the store's clock jumps, acknowledgements of commits are lost, the disk is slow, people stop and
+resume runs. Then the faults cease, and every run has to come to its end.
 """
 
 import gc
@@ -26,7 +26,7 @@ ENOUGH = 3
 
 
 class Told(NamedTuple):
-    """What came of some seeds."""
+    """The outcome of some seeds."""
 
     seeds: int
     faults: dict[str, int]
@@ -38,7 +38,7 @@ def tell(seeds: list[int]) -> Told:
 
     faults: Counter[str] = Counter()
     violations = []
-    gc.freeze()  # what is here already is not looked through after each story
+    gc.freeze()  # existing objects are not scanned after each story
     for seed in seeds:
         fleet = Fleet(seed)
         fleet.run()
@@ -93,7 +93,7 @@ def check(effort: Effort, say: Say) -> Outcome:
         for line in lines:
             say(line)
     else:
-        # A canary may be rare, and is looked for until it is found.
+        # A canary may be rare: search until it is found.
         last = SEEDS if effort.until_red else max(FEWEST, int(SEEDS * effort.scale))
         one = told(list(range(1, last + 1)), effort, say)
     unmet = []

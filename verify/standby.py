@@ -27,7 +27,7 @@ class Standby(Cluster):
             raise RuntimeError(f"pg_basebackup failed:\n{done.stdout}{done.stderr}")
 
     def _ready(self) -> bool:
-        """A standby says so instead of `ready`."""
+        """A standby reports its own status instead of `ready`."""
         try:
             lines = (self._files / "postmaster.pid").read_text("utf-8").splitlines()
         except FileNotFoundError:
@@ -36,14 +36,14 @@ class Standby(Cluster):
         return open_ and lines[0] == str(self.postmaster)
 
     def position(self) -> int:
-        """How far it has come, in bytes of the log."""
+        """How much of the log it has received, in bytes."""
         return self._number("SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')")
 
     def has_caught_up(self) -> bool:
         return self.position() >= position(self.primary)
 
     def take_over(self) -> None:
-        """In the primary's place, with what it had heard of until it was stopped."""
+        """In the primary's place, with everything it had received until the primary was stopped."""
         self.port = self.primary.port
         self.start()
         self._number("SELECT pg_promote(true, 30)::int")

@@ -1,10 +1,10 @@
 """System-call faults: the n-th call with which a worker writes to its store goes wrong.
 
-A real worker carries out a sequence of steps and effects of every kind; at one call it is killed,
-its write is torn or cut short, or the call fails. Then a worker that nothing befalls goes on. An
-error that says what happened is fine; a result that is wrong, an effect that happened twice, work
-that was acknowledged and is gone, and a run that does not end are not. Faults that are called
-`open:…` befall the process that creates the store; the others one that finds it.
+A real worker carries out a sequence of steps and effects of every kind. At one call it is killed,
+its write is torn or cut short, or the call fails. Then another worker continues without faults. A
+clear error is legal. A wrong result, an effect that happened twice, acknowledged work that is gone,
+and a run that never ends are violations. Faults named `open:…` hit the process that creates the
+store; the others hit one that finds it.
 """
 
 import random
@@ -18,12 +18,12 @@ from tests.chaos.fleet import Forker, Process, Site, until
 from tests.chaos.kill import make_tally, tally
 from tests.chaos.worker import Order
 
-from verify import scene
+from verify import harness
 from verify.calls import recorded
 from verify.layer import Effort, Outcome, Say
 
 SETTINGS = {"poll_seconds": 0.1, "lease_seconds": 5.0}
-# Small, so that the WAL is moved into the file and begun anew within one short run.
+# Small, so that the WAL is checkpointed and begun anew within one short run.
 CHECKPOINT_PAGES = 40
 # Kind → the calls it concerns, as in verify/shim.c.
 KINDS = {
@@ -42,28 +42,28 @@ RUN = "run"
 
 @dataclass
 class Trial:
-    """A sequence that one fault befell, and what became of it."""
+    """A sequence with one fault, and its outcome."""
 
-    fault: str  # e.g. torn@17: what the shim is told
+    fault: str  # e.g. torn@17: the shim's instruction
     fired: bool = False
     ended: bool = False
-    status: int | None = None  # of the process that it befell
+    status: int | None = None  # of the process with the fault
     wrong: list[str] = field(default_factory=list)
 
 
-@scene.layer("syscalls")
+@harness.layer("syscalls")
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
-    with scene.scratch("syscalls") as folder:
-        preload = {"LD_PRELOAD": str(scene.shim(folder))}
-        with scene.forker(preload) as forker:
+    with harness.scratch("syscalls") as folder:
+        preload = {"LD_PRELOAD": str(harness.shim(folder))}
+        with harness.forker(preload) as forker:
             faults = planned(creation(forker, folder / "creation"), "open:", effort)
             faults += planned(calls(forker, folder / "calls"), "", effort)
         say(f"{len(faults)} faults")
         numbered = list(enumerate(faults))
-        trials = scene.shared_out(
+        trials = harness.shared_out(
             numbered, lambda forker, one: befall(forker, folder / str(one[0]), one[1]), preload
         )
-        judge(outcome, scene.until_red(trials, effort, say))
+        judge(outcome, harness.until_red(trials, effort, say))
 
 
 def calls(forker: Forker, folder: Path) -> Counter[str]:
@@ -79,13 +79,13 @@ def calls(forker: Forker, folder: Path) -> Counter[str]:
 
 
 def creation(forker: Forker, folder: Path) -> Counter[str]:
-    """The same for one that creates its store and finds nothing to do."""
+    """The same for a worker that creates its store and finds nothing to do."""
     open_first(forker, folder, {"SHIM_LOG": f"{folder}/log"})
     return Counter(call.kind for call in recorded(folder / "log"))
 
 
 def open_first(forker: Forker, folder: Path, shim: dict[str, str]) -> int | None:
-    """Let a worker create the store, until it waits for work, is befallen or ends."""
+    """Lets a worker create the store, until it waits for work, meets its fault or ends."""
     (folder / "store").mkdir(parents=True)
     (folder / "world").mkdir()
     order = Order(
@@ -102,7 +102,7 @@ def open_first(forker: Forker, folder: Path, shim: dict[str, str]) -> int | None
         listening = waits.exists() and any(one.suffix == ".lock" for one in waits.iterdir())
         return process.status is not None or listening
 
-    until(over, "a worker that waits for work", scene.HANG_SECONDS)
+    until(over, "a worker that waits for work", harness.HANG_SECONDS)
     status = process.status
     process.kill()
     return status
@@ -119,14 +119,14 @@ def planned(found: Counter[str], prefix: str, effort: Effort) -> list[str]:
             for number in range(1, total + 1)
             for lasting in LASTING.get(kind, (1,))
         ]
-        faults += scene.some(every, max(1, TRIALS[prefix] * effort.scale / len(KINDS)), chance)
+        faults += harness.some(every, max(1, TRIALS[prefix] * effort.scale / len(KINDS)), chance)
     return faults
 
 
 def placed(forker: Forker, folder: Path) -> AbstractContextManager[Site]:
     """A store, a world and a run that waits for its first worker."""
     (folder / "store").mkdir(parents=True, exist_ok=True)
-    return scene.sited(forker, f"sqlite:///{folder}/store/andon.db", folder / "world")
+    return harness.sited(forker, f"sqlite:///{folder}/store/andon.db", folder / "world")
 
 
 def make_ready(site: Site) -> None:
@@ -139,16 +139,16 @@ def work(site: Site, shim: dict[str, str]) -> Process:
 
 
 def finish(site: Site, process: Process, fired: Path | None = None) -> None:
-    """Wait until the run has ended, or the process; after a fault, look what is believed of it."""
+    """Waits until the run or the process has ended; after a fault, asks what andon knows."""
 
     def over() -> bool:
         site.answer_open_asks()
         if fired is not None and fired.exists():
-            lost = scene.lost(site.store, site.folder, RUN)
+            lost = harness.lost(site.store, site.folder, RUN)
             assert not lost, lost[0]
         return process.status is not None or not site.open_runs()
 
-    until(over, "the end of the run or of its worker", scene.HANG_SECONDS)
+    until(over, "the end of the run or of its worker", harness.HANG_SECONDS)
 
 
 def befall(forker: Forker, folder: Path, fault: str) -> Trial:
@@ -159,15 +159,15 @@ def befall(forker: Forker, folder: Path, fault: str) -> Trial:
         trial.status, shim = open_first(forker, folder, shim), {}
     else:
         shim["SHIM_FOLDER"] = f"{folder}/store/"
-    with scene.told(trial.wrong), placed(forker, folder) as site:
-        with scene.told(trial.wrong):
+    with harness.findings(trial.wrong), placed(forker, folder) as site:
+        with harness.findings(trial.wrong):
             make_ready(site)
             process = work(site, shim)
             finish(site, process, None if creates else folder / "fired")
             trial.status = trial.status if creates else process.status
             process.kill()
             site.worker(settings=SETTINGS, checkpoint_pages=CHECKPOINT_PAGES)
-            site.finish(scene.HANG_SECONDS)
+            site.finish(harness.HANG_SECONDS)
             trial.ended = True
         site.end()
         trial.wrong += judged(site)
@@ -178,9 +178,9 @@ def befall(forker: Forker, folder: Path, fault: str) -> Trial:
 
 
 def judged(site: Site) -> list[str]:
-    """What is wrong with the run, its store and the world."""
-    wrong = laws.broken(site.store, site.folder, [RUN]) + scene.damage(site.store)
-    wrong += scene.forgotten(site.folder, RUN)
+    """Everything that is wrong with the run, its store and the world."""
+    wrong = laws.broken(site.store, site.folder, [RUN]) + harness.damage(site.store)
+    wrong += harness.forgotten(site.folder, RUN)
     if site.state(RUN) != "succeeded":
         wrong.append(f"it is {site.state(RUN)}: {site.store.run(RUN).error}")
     elif (found := laws.result(site.store, RUN)) != agents.SEQUENCE:
@@ -195,11 +195,11 @@ def judge(outcome: Outcome, trials: list[Trial]) -> None:
     outcome.runs = len(trials)
     for trial in trials:
         outcome.violations += [f"SHIM_FAULT={trial.fault}: {wrong}" for wrong in trial.wrong]
-    scene.count(outcome, KINDS, Counter(kinds))
+    harness.count(outcome, KINDS, Counter(kinds))
     if outcome.faults < outcome.runs / 2:
         outcome.guards.append(f"only {outcome.faults} of {outcome.runs} faults were ever due")
-    scene.count_ended(outcome, sum(trial.ended for trial in trials))
+    harness.count_ended(outcome, sum(trial.ended for trial in trials))
 
 
 if __name__ == "__main__":
-    scene.alone(check)
+    harness.alone(check)

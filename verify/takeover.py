@@ -2,8 +2,8 @@
 
 The workers do what core.effect.next_move says, and remember what core.journal.Replay folds. They
 freeze at any moment and wake up at any later one, their calls raise with or without having had
-their effect, leases end, deaths are confirmed or not, and a person is asked. The outside checks no
-fence, as most of the world does not.
+their effect, leases end, deaths are confirmed or not, and a person is asked. The world outside
+checks no fence, as most real services do not.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ class Condition(StrEnum):
 
 
 class Worker(NamedTuple):
-    """A process, and what it believes about the effect."""
+    """A process, and its beliefs about the effect."""
 
     doing: Doing = Doing.NOTHING
     condition: Condition = Condition.AWAKE
@@ -64,7 +64,7 @@ class Ledger(NamedTuple):
     """What the store remembers of the effect."""
 
     state: EffectState | None = None
-    fence: int = FREE  # who started it
+    fence: int = FREE  # which claim started it
     quiet: bool = False  # its owner wrote that itself
 
 
@@ -116,7 +116,7 @@ def the_fold(ledger: Ledger, state: EffectState, fence: int) -> int:
 class Model:
     """The rules of the game; each argument takes one of them away.
 
-    `apart`: the effect acts through a program, which nothing ends but somebody on its host.
+    `apart`: the effect acts through a program, which can only be ended on its own host.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Model:
         calls = min(world.calls + 1, 2) if self.deduplicates else 0  # counted where it is of use
         return world._replace(happened=happened, calls=calls)
 
-    # ── what a worker does ────────────────────────────────────────────────────────────────────
+    # ── the moves of a worker ─────────────────────────────────────────────────────────────────
 
     def worker_steps(self, world: World, number: int, worker: Worker) -> Steps:
         if worker.condition is not Condition.AWAKE:
@@ -270,7 +270,7 @@ class Model:
         quiet: bool = False,
         over: bool = False,
     ) -> World:
-        """A write to the store, which refuses whoever is no longer the owner."""
+        """A write to the store, which refuses a worker that is no longer the owner."""
         worker = world.workers[number]
         if world.owner != worker.fence:
             return world.having(number, worker.rest())
@@ -281,7 +281,7 @@ class Model:
         believes = worker._replace(doing=then, state=state, quiet=quiet, verdict=Verdict.NOT_ASKED)
         return after.having(number, believes)
 
-    # ── what befalls it ───────────────────────────────────────────────────────────────────────
+    # ── faults of a worker ────────────────────────────────────────────────────────────────────
 
     def fate_steps(self, world: World, number: int, worker: Worker) -> Steps:
         busy = worker.doing is not Doing.NOTHING
@@ -301,7 +301,7 @@ class Model:
             yield from self.ends(world, number, worker)
 
     def ends(self, world: World, number: int, worker: Worker) -> Steps:
-        """Its process is gone. Somebody on its host looks for its programs; others cannot."""
+        """Its process is gone. A worker on its host looks for its programs; others cannot."""
         owner = FREE if world.owner in worker.held else world.owner
         free = world._replace(owner=owner).having(number, Worker())
         for sight, what in (
@@ -318,7 +318,7 @@ class Model:
             yield what, left._replace(gone=left.gone | gone)
 
     def person_steps(self, world: World) -> Steps:
-        """A person looks, a careful one when nobody can act any more. Or the run wakes before."""
+        """A person looks, a careful one when nothing can act any more. Or the run wakes before."""
         yield "another wait of the run ends", world._replace(asking=False)
         at_it = any(worker.doing in (Doing.ACTING, Doing.UNDOING) for worker in world.workers)
         if self.person_makes_certain and (at_it or world.programs):
@@ -334,7 +334,7 @@ Accident = Callable[[World], bool]
 
 
 class Search:
-    """Every world that can come about, the nearest first, until one is an accident."""
+    """Every reachable world, the nearest first, until one is an accident."""
 
     def __init__(self, model: Model, accident: Accident = lambda world: False) -> None:
         start = World()
@@ -370,7 +370,7 @@ def confirmed_in_vain(world: World) -> bool:
 
 
 def stuck(search: Search, claims: int) -> list[World]:
-    """Worlds from which the effect can come to no end any more."""
+    """Worlds from which the effect can never end."""
     can_end = {w for w in search.came_from if w.ledger.state is EffectState.CONFIRMED}
     backwards: dict[World, list[World]] = {}
     for world, afters in search.leads_to.items():
@@ -390,7 +390,7 @@ def stuck(search: Search, claims: int) -> list[World]:
 CHANGING = sorted(set(EffectKind) - {EffectKind.PURE})
 
 
-# ── what is searched with a rule taken away ───────────────────────────────────────────────────────
+# ── searches without a rule ───────────────────────────────────────────────────────────────────────
 
 
 def always_quiet(

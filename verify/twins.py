@@ -1,8 +1,8 @@
 """SQLite and PostgreSQL are given the same messages, and must be the same afterwards.
 
-Hypothesis chooses the messages (see machine.py), and shrinks what tells the two apart to the fewest
-steps. Both have the same virtual clock, so that every time in every row is compared too. And two
-writers of PostgreSQL meet (see meetings.py).
+Hypothesis chooses the messages (see machine.py), and shrinks an example that tells the two apart to
+the fewest steps. Both have the same virtual clock, so every time in every row is compared too. In
+addition two writers of PostgreSQL meet (see meetings.py).
 """
 
 import time
@@ -16,7 +16,7 @@ from verify.layer import Effort, Outcome, Say
 EXAMPLES = 100  # at scale 1
 FEWEST = 10
 STEPS = 40
-# Each must have been sent, and be refused at least once: else the machine does not reach them.
+# Each must have been sent, and be refused at least once: otherwise the machine does not reach it.
 WANTED = ("Claim", "Append", "Settle", "Deliver", "Order", "Beat", "Depart", "Start", "MoveRun")
 REFUSALS = ("Fenced", "Conflict", "IllegalTransition")
 
@@ -29,17 +29,17 @@ def check(effort: Effort, say: Say) -> Outcome:
 
 
 def compare(url: str, effort: Effort, say: Say) -> Outcome:
-    """The same, with a database that is there and empty."""
+    """The same, with a database that exists and is empty."""
+    from verify.meeting_scenes import SCENES
     from verify.meetings import Meetings
-    from verify.pair import Pair
     from verify.plots import PLOTS, Plots
-    from verify.scenes import SCENES
+    from verify.store_pair import Pair
 
     began = time.monotonic()
     violations: list[str] = []
     with Pair(url) as pair:
         options: Any = settings(
-            # A canary may be rare, and is looked for until it is found.
+            # A canary may be rare: search until it is found.
             max_examples=EXAMPLES
             if effort.until_red
             else max(FEWEST, int(EXAMPLES * effort.scale)),
@@ -48,7 +48,7 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
             database=None,
             derandomize=not effort.seed,
             suppress_health_check=list(HealthCheck),
-            # To find the fewest steps takes minutes; whether there is anything, seconds.
+            # Finding the fewest steps takes minutes; finding any difference takes seconds.
             phases=(Phase.generate,) if effort.name == "ci" else (Phase.generate, Phase.shrink),
         )
 
@@ -58,7 +58,7 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
         test: Any = seed(effort.seed)(machine) if effort.seed else machine
         plot: Any = None
         meetings = Meetings(pair)
-        # Who is held up is so before each statement of his, or if there is no time before some.
+        # A message is held up before each of its statements, or, if time is short, before some.
         every = 1 if effort.until_red or effort.scale >= 1 else 4
         try:
             for plot in PLOTS:
@@ -67,7 +67,7 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
                 meetings.play(SCENES[plot], every)
             plot = None
             run_state_machine_as_test(test, settings=options)
-        except Exception as error:  # noqa: BLE001 (whatever tells the two apart)
+        except Exception as error:  # noqa: BLE001 (anything that tells the two apart)
             story = " / ".join(getattr(error, "__notes__", [f"the plot {plot}"]))
             story = story.replace("\n", "; ")
             violations.append(f"{error}: {story} (python verify/verify.py --only twins)")

@@ -5,7 +5,7 @@
                             [--canary NAME] [--until-red] [--json FILE]
 
 Red is a violation, a guard that is not met, a layer that is missing or fails by itself, or a canary
-that nobody caught; then the exit code is 1. A run of everything writes docs/verification.md.
+that was not caught; then the exit code is 1. A run of everything writes docs/verification.md.
 """
 
 import argparse
@@ -44,7 +44,7 @@ SCALES = {"ci": 0.1, "verify": 1.0, "soak": 30.0}
 
 
 def present(name: str) -> bool:
-    """Whether somebody has written that layer."""
+    """Whether that layer exists."""
     return importlib.util.find_spec(f"verify.{name}") is not None
 
 
@@ -54,13 +54,13 @@ def find(name: str) -> Layer:
 
 
 def checked(name: str, effort: Effort, say: Say) -> Outcome:
-    """What a layer answers. One that is not there, or that fails, is red like one that found."""
+    """The outcome of a layer. A missing or failing layer is red, like one with a violation."""
     began = time.monotonic()
     if not present(name):
         return Outcome(name, "nothing", 0, 0, guards=[f"missing: there is no verify/{name}.py"])
     try:
         return find(name)(effort, say)
-    except Exception as error:  # noqa: BLE001 (the other layers are still to be asked)
+    except Exception as error:  # noqa: BLE001 (the other layers still have to run)
         traceback.print_exc()
         wrong = f"the layer itself failed: {type(error).__name__}: {error}"
         seconds = time.monotonic() - began
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--effort", choices=SCALES, default="verify")
     parser.add_argument("--seed", type=int, default=0, help="tell the story of one seed")
     parser.add_argument("--canary", help="run its layer with this bug planted; it must turn red")
-    parser.add_argument("--json", type=Path, help="write what was found there too")
+    parser.add_argument("--json", type=Path, help="write the findings there too")
     parser.add_argument("--until-red", action="store_true", help="end with the first violation")
     given = parser.parse_args(arguments)
     names = given.only.split(",") if given.only else [*LAYERS, CANARIES]
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.canary:
         return _try_canary(given.canary)
     began, outcomes = time.monotonic(), []
-    commit = report.commit()  # now: it may be another one when all is done
+    commit = report.commit()  # now: it may have changed when all is done
     for name in names:
         if name != CANARIES:
             print(f"── {name}: {report.does(name)}", flush=True)

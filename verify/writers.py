@@ -2,11 +2,11 @@
 
     python verify/verify.py --only writers --seed 12
 
-Runs write as runs do: they wait for an answer, or for the last of several, or give up waiting. The
-store is away before or after a commit, is held by others, takes nothing now, loses the connection
-with several batches under way, or leaves out what it cannot carry out at once. It keeps a chain per
-run, as a journal does. Each message has an outcome of its own: whoever is told has to be told that
-one, after it was committed, in the order of its run; and everybody is told.
+Runs write as real runs do: they wait for an answer, or for the last of several, or give up waiting.
+The store is away before or after a commit, is locked by others, accepts nothing now, loses the
+connection with several batches under way, or leaves out what it cannot carry out at once. It keeps
+a chain per run, as a journal does. Every caller gets an answer: the outcome of its own message,
+after the commit, in the order of its run.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ LIMIT_SECONDS = 30.0
 BEAT_SECONDS = 5.0  # how late a heartbeat may be answered, whatever the loop does
 MOVES = 12
 MEANS = ("write", "write", "several", "soon", "give up", "work", "block")
-CROWD = 70  # so many messages in one turn go in two halves
+CROWD = 70  # a turn with this many messages is split in two
 # How many runs a story has.
 RUNS = (1, 1, 2, 5, CROWD)
 
@@ -44,7 +44,7 @@ class Story:
         self.runs = self.chance.choice(RUNS)
         self.wrong: list[str] = []
         self.submitted: Counter[str] = Counter()
-        self.writer: Any = None  # a writer takes what its store takes
+        self.writer: Any = None  # a writer accepts what its store accepts
 
     def tell(self) -> list[str]:
         try:
@@ -66,12 +66,12 @@ class Story:
         last = [self.writer.submit(self._next("last")) for _ in range(3)]
         self.writer.close(LIMIT_SECONDS)
         late = self.writer.submit(Message("late", 1))
-        for one in last:  # who closes waits for what is queued, and not for a store that is away
+        for one in last:  # close waits for queued messages, and not for a store that is away
             with contextlib.suppress(StoreUnavailable):
                 await self._look("last", one)
         with contextlib.suppress(StoreError):
             await late
-            self.wrong.append("a writer that is closed says that it has written")
+            self.wrong.append("a closed writer says that it has written")
         for run, count in self.submitted.items():
             if run != "last" and self.store.heads[run] != count:
                 self.wrong.append(f"{run} wrote {count} messages, {self.store.heads[run]} are kept")
@@ -80,7 +80,7 @@ class Story:
         self.submitted[run] += 1
         return Message(run, self.submitted[run])
 
-    # ── what runs do ──────────────────────────────────────────────────────────────────────────
+    # ── behaviour of runs ─────────────────────────────────────────────────────────────────────
 
     async def _run(self, run: str) -> None:
         for _ in range(3 if self.runs == CROWD else MOVES):
@@ -101,11 +101,11 @@ class Story:
                 case "work":
                     await asyncio.sleep(self.chance.uniform(0.0, 0.002))
                 case _ if self.chance.random() < 0.02:
-                    time.sleep(0.15)  # noqa: ASYNC251 (code that does not let the loop go)
+                    time.sleep(0.15)  # noqa: ASYNC251 (code that blocks the loop)
         self.writer.runs -= 1
 
     async def _give_up(self, run: str) -> None:
-        """Who does not wait any more loses nothing by it."""
+        """A run that gives up waiting loses nothing by it."""
         waiting = asyncio.ensure_future(self._look(run, self.writer.write(self._next(run))))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -120,14 +120,14 @@ class Story:
         except AndonError as error:
             if run == "last" and isinstance(error, StoreUnavailable):
                 raise
-            self.wrong.append(f"{run} is told {error!r}")
+            self.wrong.append(f"{run} gets {error!r}")
             return
         self._judge(run, found, number)
 
     def _judge(self, run: str, found: Any, latest: int) -> None:
         whose, _, number = str(found).partition("/")
         if whose != run or not number.isdigit() or int(number) > latest:
-            self.wrong.append(f"{run} is told what is {found!r}'s")
+            self.wrong.append(f"{run} gets the outcome of {found!r}")
         elif int(number) > self.store.heads[run]:
             self.wrong.append(f"{found} is answered, and not committed")
 
@@ -139,8 +139,8 @@ class Story:
             future: Future[Any] = self.writer.submit_from_thread(Message("beat", number))
             try:
                 self._judge("beat", future.result(LIMIT_SECONDS), number)
-            except Exception as error:  # noqa: BLE001 (whatever it is told instead)
-                self.wrong.append(f"a heartbeat is told {error!r}")
+            except Exception as error:  # noqa: BLE001 (whatever it gets instead)
+                self.wrong.append(f"a heartbeat gets {error!r}")
             if time.monotonic() - began > BEAT_SECONDS:
                 self.wrong.append(f"a heartbeat took {time.monotonic() - began:.1f} s")
             time.sleep(0.002)

@@ -13,18 +13,18 @@ from tests.chaos.fleet import Forker
 from tests.verify.planted import found
 
 from andon.points import POINTS
-from verify import calls, fuzz, mutation, points, power, scene, syscalls, writers
+from verify import calls, fuzz, harness, mutation, points, power, syscalls, writers
 from verify.disk import KINDS, Disk
 from verify.layer import Effort, Outcome
 
 SMALL = Effort("ci", 0.0)
 
 # A part of each layer, for the product that is on the path; prints what is wrong.
-START = "from verify import scene\nfrom verify.layer import Effort\nsmall = Effort('ci', 0.0)\n"
+START = "from verify import harness\nfrom verify.layer import Effort\nsmall = Effort('ci', 0.0)\n"
 POWER = f"""{START}
-from verify import cuts, power
-cuts.CUTS = 0
-cuts.refuse = lambda _: "not in this test"
+from verify import power_cuts, power
+power_cuts.CUTS = 0
+power_cuts.refuse = lambda _: "not in this test"
 print(*power.check(small, str).violations, sep="\\n")
 """
 FLIPS = f"""{START}
@@ -36,16 +36,16 @@ print(*flips.check(small, str).violations, sep="\\n")
 """
 SYSCALLS = f"""{START}
 from verify import syscalls
-with scene.scratch("planted") as folder:
-    preload = {{"LD_PRELOAD": str(scene.shim(folder))}}
-    with scene.forker(preload) as forker:
-        scene.HANG_SECONDS = 5
+with harness.scratch("planted") as folder:
+    preload = {{"LD_PRELOAD": str(harness.shim(folder))}}
+    with harness.forker(preload) as forker:
+        harness.HANG_SECONDS = 5
         for number in range(5, 11):
             print(*syscalls.befall(forker, folder / str(number), f"fsync@{{number}}+1").wrong)
 """
 BRAINS = f"""{START}
 from verify import brains
-with scene.scratch("planted") as folder, scene.forker() as forker:
+with harness.scratch("planted") as folder, harness.forker() as forker:
     class Server:
         start = staticmethod(lambda: None)
     played = brains.Brains(forker, Server(), folder, small)
@@ -56,13 +56,13 @@ POINTS_TRIAL = f"""{START}
 from verify import points
 task = points.Task(("effect:executed",), "sqlite", lambda site: points.Tour()._try(
     site, "effect:executed=kill@3"))
-with scene.scratch("planted") as folder, scene.forker() as forker:
+with harness.scratch("planted") as folder, harness.forker() as forker:
     print(*points.carry_out(None, folder / "it", forker, task).wrong)
 """
 CHAOS = f"""{START}
 from verify import chaos
-with scene.scratch("planted") as folder, scene.forker() as forker:
-    with scene.sited(forker, f"sqlite:///{{folder}}/andon.db", folder / "world") as site:
+with harness.scratch("planted") as folder, harness.forker() as forker:
+    with harness.sited(forker, f"sqlite:///{{folder}}/andon.db", folder / "world") as site:
         # One worker, which is killed in the middle of a run that takes two seconds.
         chaos.KINDS, chaos.WORKERS, chaos.EVERY_SECONDS = {{"kill": 1}}, 1, 1.2
         chaos.STEP_SECONDS = (0.1,)
@@ -72,7 +72,7 @@ FUZZ = f"""{START}
 from verify import fuzz
 print(*fuzz.check(small, str).violations, sep="\\n")
 """
-HAPPENED = ("core/effect.py", "HAPPENED: Move.RECORD", "HAPPENED: Move.EXECUTE")
+HAPPENED = ("core/effect.py", "HAPPENED: EffectMove.RECORD", "HAPPENED: Move.EXECUTE")
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ HAPPENED = ("core/effect.py", "HAPPENED: Move.RECORD", "HAPPENED: Move.EXECUTE")
         pytest.param(
             FLIPS.format(kind="bit in the database"),
             ("core/journal.py", "chain(head, entry) != entry.hash", "entry.hash is None"),
-            "told silently: ",
+            "silent difference: ",
             id="flips: the chain is not checked",
         ),
         pytest.param(
             FLIPS.format(kind="bit in the WAL"),
             ("store/sqlite/wal.py", "if chained == 2:", "if chained < 0:"),
-            "told silently: ",
+            "silent difference: ",
             id="flips: a log's lost end is believed",
         ),
         pytest.param(
@@ -141,10 +141,10 @@ def test_a_bug_turns_its_layer_red(
 @contextmanager
 def shimmed(folder: Path) -> Iterator[Forker]:
     try:
-        preload = {"LD_PRELOAD": str(scene.shim(folder))}
-    except scene.Missing as missing:
+        preload = {"LD_PRELOAD": str(harness.shim(folder))}
+    except harness.Missing as missing:
         pytest.skip(str(missing))
-    with scene.forker(preload) as forker:
+    with harness.forker(preload) as forker:
         yield forker
 
 
@@ -217,7 +217,7 @@ def test_a_mutation_is_the_same_for_the_same_seed() -> None:
 
 def test_what_a_later_attempt_does_again_was_forgotten(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 1\nstep r/step-0 2\n")
-    assert scene.forgotten(tmp_path, "r") == [
+    assert harness.forgotten(tmp_path, "r") == [
         "r/step-0 was done again in attempt 2, after what follows it"
     ]
 
@@ -225,7 +225,7 @@ def test_what_a_later_attempt_does_again_was_forgotten(tmp_path: Path) -> None:
 def test_what_an_earlier_attempt_does_late_was_not_forgotten(tmp_path: Path) -> None:
     """It was frozen before it began, and others have gone on meanwhile."""
     (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 2\nstep r/step-0 1\n")
-    assert scene.forgotten(tmp_path, "r") == []
+    assert harness.forgotten(tmp_path, "r") == []
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])
@@ -251,6 +251,6 @@ from verify import writers
 print(*writers.check(small, str).violations, sep="\\n")
 """
     right = "                del items[place], outcomes[place]\n"
-    assert "is told what is None's" in found(
+    assert "gets the outcome of None" in found(
         tmp_path, code, "store/writer/sender.py", right, "                pass\n"
     )

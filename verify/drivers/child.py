@@ -1,4 +1,4 @@
-"""Forks the processes of the kill matrix: what drivers import is imported once."""
+"""Forks the processes of the kill matrix, so that drivers' imports are paid for once."""
 
 import asyncio
 import importlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-# In place of this folder, whose drivers are named like what they drive.
+# In place of this folder, whose drivers have the names of the libraries they drive.
 sys.path[0] = str(Path(__file__).parents[2])
 
 import andon.runtime.client  # noqa: E402 (the project is on the path now)
@@ -40,9 +40,9 @@ def live(order: shop.Order) -> None:
 
 
 def rehearse(name: str) -> None:
-    """Libraries import most of themselves when they are first used: that is done once, too."""
+    """Libraries import most of themselves on first use: that happens once here, too."""
     for form in _driver(name).FORMS:
-        # One for each form: a library may keep the client of an address, and its event loop.
+        # One server for each form: a library may keep an address's client, and its event loop.
         with FakeModel(["hello"]) as model, tempfile.TemporaryDirectory() as folder:
             order = shop.Order(
                 driver=name,
@@ -58,7 +58,7 @@ def rehearse(name: str) -> None:
                 url=model.url,
             )
             live(order)
-    # The server's own wait on connections that a library keeps; nobody misses them.
+    # The server's own threads wait on connections that a library keeps; forks do not need them.
     left = [one.name for one in threading.enumerate() if "process_request" not in one.name]
     left.remove(threading.main_thread().name)
     if left:

@@ -26,14 +26,14 @@ async def plain(shop: Shop) -> str:
     shop.keeps_each = True
     async with _saver(shop) as saver:
         await saver.setup()
-        graph = create_agent(model(shop), shop.tools, checkpointer=_told(saver, shop))
+        graph = create_agent(model(shop), shop.tools, checkpointer=_with_checkpoints(saver, shop))
         config: Any = {"configurable": {"thread_id": shop.name}}
         found = await graph.ainvoke(given(shop), config, durability="sync")
     return said(found)
 
 
 def given(shop: Shop) -> Any:
-    """None goes on with what the saver has."""
+    """None resumes from the saver's checkpoint."""
     new = {"begin": shop.task, "message": shop.news}.get(shop.phase)
     return {"messages": [HumanMessage(new)]} if new else None
 
@@ -71,8 +71,8 @@ def _saver(shop: Shop) -> Any:
     return AsyncPostgresSaver.from_conn_string(shop.store)
 
 
-def _told(saver: Any, shop: Shop) -> Any:
-    """The same saver; the shop hears of it before and after it keeps something."""
+def _with_checkpoints(saver: Any, shop: Shop) -> Any:
+    """The same saver; it calls the shop before and after it saves something."""
     put, put_writes = saver.aput, saver.aput_writes
 
     async def aput(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ def _results(writes: Any) -> list[str]:
 
 async def with_andon(shop: Shop) -> str:
     with AndonSaver(shop.store) as saver:
-        kept = _told(saver, shop)
+        kept = _with_checkpoints(saver, shop)
         graph = create_agent(
             model(shop), shop.tools, checkpointer=kept, middleware=[AndonMiddleware()]
         )

@@ -44,7 +44,7 @@ async def _all(shop: Shop, calls: list[Any]) -> list[Any]:
 
 
 def begun(shop: Shop) -> list[Any]:
-    """What is in the file, and what the person says now."""
+    """The messages in the file, and the person's new one."""
     saved = shop.saved()
     messages: list[Any] = json.loads(saved) if saved else []
     new = {"begin": shop.task, "message": shop.news}.get(shop.phase)
@@ -80,7 +80,7 @@ async def with_andon(shop: Shop) -> str:
 
 
 def _gone_on(shop: Shop, ledger: Callable[[Call], Any]) -> tuple[list[Any], list[str]]:
-    """The conversation so far, with all results that there are, and the calls that are in doubt."""
+    """The conversation so far, with all results that exist, and the calls that are in doubt."""
     doubts: list[str] = []
 
     def known(call: Call) -> Any:
@@ -96,7 +96,7 @@ def _gone_on(shop: Shop, ledger: Callable[[Call], Any]) -> tuple[list[Any], list
 async def _closed(
     ctx: andon.Context, shop: Shop, messages: list[Any], doubts: list[str]
 ) -> list[Any]:
-    """Calls without a result are made now; if they may have happened, a person is asked first."""
+    """Calls without a result are made now; a person is asked first if one may have happened."""
     tools = {tool.__name__: tool for tool in shop.tools}
     done: dict[str, Done] = {}
     for call in transcript.repair(messages, format=shop.form, ledger=lambda _: NOT_STARTED).to_run:

@@ -1,4 +1,4 @@
-"""The same loop for who is careful: the conversation is saved whenever it has grown."""
+"""The same loop, saved more carefully: after every message that is added."""
 
 from verify.drivers import loop
 from verify.drivers.shop import Shop

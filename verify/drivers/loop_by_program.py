@@ -1,6 +1,6 @@
 """The loop without a framework, with tools that act through programs, as coding agents' shells do.
 
-A program outlives the process that has started it. Without andon nobody would end it.
+A program outlives the process that started it. Without andon nothing would end it.
 """
 
 from verify.drivers import loop

@@ -24,7 +24,7 @@ set_tracing_disabled(True)
 
 
 async def plain(shop: Shop) -> str:
-    kept = _Kept(shop)
+    kept = _CheckpointSession(shop)
     new = shop.news if shop.phase == "message" else shop.task
     try:
         async with shop.client() as client:
@@ -40,8 +40,8 @@ def agent(shop: Shop, client: Any) -> Agent[Any]:
     return Agent(name="clerk", tools=tools, model=kind("m", client))
 
 
-class _Kept(SQLiteSession):
-    """The same; the shop hears of it before it keeps something."""
+class _CheckpointSession(SQLiteSession):
+    """The same session; it calls the shop before it saves something."""
 
     def __init__(self, shop: Shop) -> None:
         super().__init__(shop.name, shop.store.removeprefix("sqlite:///"))

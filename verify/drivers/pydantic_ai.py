@@ -1,4 +1,4 @@
-"""Pydantic AI: an agent whose message history is saved around every node, as careful people do."""
+"""Pydantic AI: an agent whose message history is saved around every node, as careful users do."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ PACKAGES = ("pydantic-ai-slim",)
 
 
 async def plain(shop: Shop) -> str:
-    _heard(shop)
+    _save_prompt(shop)
     saved = shop.saved()
     kept = ModelMessagesTypeAdapter.validate_json(saved) if saved else []
     async with shop.client() as client:
@@ -40,8 +40,8 @@ async def plain(shop: Shop) -> str:
     return str(found.output)
 
 
-def _heard(shop: Shop) -> None:
-    """What the person says is kept before anything is made of it."""
+def _save_prompt(shop: Shop) -> None:
+    """Saves the person's message before the agent handles it."""
     if shop.phase == "begin":
         first: list[Any] = [ModelRequest([UserPromptPart(shop.task)])]
         shop.save(ModelMessagesTypeAdapter.dump_json(first))
@@ -79,7 +79,7 @@ class _Saved(AbstractCapability[Any]):
 
 
 async def with_andon(shop: Shop) -> str:
-    _heard(shop)
+    _save_prompt(shop)
     async with shop.client() as client:
         both = [AndonDurability(), _Saved(shop)]
         agent = Agent(model(shop, client), name="clerk", tools=shop.tools, capabilities=both)

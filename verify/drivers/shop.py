@@ -25,10 +25,10 @@ MOMENTS = (
 TASK = "Charge Ann 10 EUR and mail her."
 NEWS = "Are you still there?"
 FIRST, LAST = "charge", "mail"
-# No promise: only the end of a trial whose tools are not called side by side.
+# No promise: this only ends a trial whose tools are not called in parallel.
 SIBLING_SECONDS = 20.0
-# A program acts so long after its start, if whoever started it is killed before: somebody else
-# goes on with the run by then.
+# A program whose starter is killed acts this long after its start: another process has resumed the
+# run by then.
 LATE_SECONDS = 1.5
 PROGRAM = """
 import os, sys, time
@@ -40,12 +40,12 @@ os.fsync(world)
 
 
 class Order(msgspec.Struct, kw_only=True):
-    """What a process is told."""
+    """The instructions of one process."""
 
     driver: str
     andon: bool
     phase: str  # begin, resume or message
-    moment: str  # at which it dies; empty: it does not
+    moment: str  # the moment at which it dies; empty: it does not
     parallel: bool
     deadly: str  # the tool at which it dies; of parallel ones the last
     form: str
@@ -66,8 +66,8 @@ class Shop:
         self.keeps_each = self.launches = False
         self._andon, self._moment, self._parallel = order.andon, order.moment, order.parallel
         self._deadly = order.deadly
-        self._kept = threading.Event()  # the result of the first of two tools at once
-        self._returned = False  # that tool has answered; with andon, for good
+        self._kept = threading.Event()  # the result of the first of two parallel tools
+        self._returned = False  # that tool has answered; with andon, durably
         if order.andon:
             points.watch = self._watch
 
@@ -76,7 +76,7 @@ class Shop:
     async def charge(self, amount: int) -> str:
         """Charge the customer so many EUR."""
         if self._parallel and not self._andon:
-            self._die_at("before intent")  # of either: whoever is called first
+            self._die_at("before intent")  # of either: the tool that is called first
         receipt = await self._call(FIRST)
         if not self._andon and not self.keeps_each:
             self._kept.set()
@@ -105,7 +105,7 @@ class Shop:
         return receipt
 
     async def _launch(self, name: str) -> str:
-        """By a program, which acts a while after its start, whatever becomes of this process."""
+        """Acts through a program, a while after its start, whatever becomes of this process."""
         receipt, deadly = _receipt(name), name == self._deadly
         late = deadly and self._moment in ("before intent", "after intent")
         words = str(self.folder / "world"), f"{name} {receipt}", str(LATE_SECONDS if late else 0)
@@ -141,17 +141,17 @@ class Shop:
             signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
 
     def checkpoint(self) -> None:
-        """Just before the framework keeps what a tool answered."""
+        """Call just before the framework saves a tool's answer."""
         if self._returned:
             self._die_at("before checkpoint")
 
     def keeps(self, name: str) -> None:
-        """The framework has kept this tool's result for itself."""
+        """The framework has saved this tool's result."""
         if name == FIRST:
             self._kept.set()
 
     def _watch(self, name: str, about: Any) -> None:
-        """What andon comes past: its intent and its result are not the tool's to see."""
+        """Watches andon's points: a tool cannot see its own intent and result being written."""
         if name == "step:stored" and _plans(about, self._deadly):
             self._die_at("before intent")
         if name == "effect:confirmed":
@@ -163,7 +163,7 @@ class Shop:
     # ── asking and keeping ────────────────────────────────────────────────────────────────────
 
     def client(self) -> Any:
-        """The provider's own, for `async with`."""
+        """The provider's own client, for `async with`."""
         if self.form == "anthropic":
             from anthropic import AsyncAnthropic
 
@@ -173,7 +173,7 @@ class Shop:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="fake", max_retries=0)
 
     async def ask(self, messages: list[Any]) -> Any:
-        """What it answers to a list of messages."""
+        """The provider's answer to a list of messages."""
         async with self.client() as client:
             match self.form:
                 case "anthropic":
@@ -185,7 +185,7 @@ class Shop:
             return await asked
 
     def save(self, messages: Any) -> None:
-        """As people keep a conversation: in a file, whole or not at all."""
+        """Saves a conversation as people do: in a file, atomically."""
         self.checkpoint()
         text = messages if isinstance(messages, bytes) else json.dumps(messages).encode()
         new = self.folder / "messages.new"
@@ -205,6 +205,6 @@ def _receipt(name: str) -> str:
 
 
 def _plans(operation: Any, name: str) -> bool:
-    """Whether a call of that tool stands in the journal, and nothing more of it."""
+    """Whether the journal holds the intent of a call of that tool and nothing more of it."""
     records = operation.attempt.journal.replay.records()
     return any((one.kind, one.name) == ("effect", name) for one in records)

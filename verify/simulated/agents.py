@@ -1,4 +1,4 @@
-"""What simulated agents are made of: one word of a script is one thing that an agent does."""
+"""The operations of simulated agents: one word of a script is one thing that an agent does."""
 
 import asyncio
 import contextlib
@@ -8,27 +8,27 @@ import andon
 from andon.core.lease import Fence
 from andon.core.queue import Retry
 from andon.errors import StepFailed
-from verify.simulated.outside import the_world
+from verify.simulated.world import the_world
 
 RETRIES = Retry(8, first_seconds=0.1, most_seconds=1.0)
 # Of a step that always fails, and of an agent that does.
 STEP_RETRIES = Retry(2, first_seconds=0.1, most_seconds=1.0)
 AGENT_RETRIES = Retry(1, first_seconds=0.1, most_seconds=1.0)
-PIECES = 4  # of a step that keeps its partial progress
+PIECES = 4  # of a step that saves its partial progress
 # "At least once a second", with room for a commit.
 KEPT_SECONDS = 1.1
 # The longest outlasts every try to cancel it.
 STUBBORN_SECONDS = (0.3, 3.0, 12.0)
-# Until a program acts that an effect has started; the longest outlasts a lease.
+# Until a program that an effect started acts; the longest outlasts a lease.
 PROGRAM_SECONDS = (0.02, 0.3, 1.5, 6.0)
 HURRY_SECONDS = 0.06  # about as long as an effect takes
-# So long that a snapshot of it is in parts, in blocks of them too.
+# Long enough that its snapshot is stored in parts, in blocks of them too.
 LINES, LINE = 40, "line {} of {} " + "." * 200
-SHORT_LINES = 1100  # that are in blocks of blocks
+SHORT_LINES = 1100  # stored in blocks of blocks
 
 
 class Shorter(Exception):
-    """The code has changed: it ends here."""
+    """The code has changed: the agent ends here."""
 
 
 async def pass_time(most_seconds: float = 0.05) -> None:
@@ -53,7 +53,7 @@ async def use(key: str, number: int, drawn: str) -> int:
 
 
 async def resist(key: str, number: int) -> int:
-    """Does not let itself be cancelled: whoever says that it has stopped has to wait for it."""
+    """Resists cancellation: an attempt is over only after it has ended."""
     world, loop = the_world(), asyncio.get_running_loop()
     world.step(key)
     end = loop.time() + world.fleet.chance.choice(STUBBORN_SECONDS)
@@ -71,12 +71,12 @@ async def fail(key: str) -> None:
 
 
 async def kill(key: str) -> None:
-    """Whoever executes it is gone."""
+    """Kills the executing worker."""
     the_world().deadly(key)
 
 
 async def act(what: str, key: str, fence: Fence) -> str:
-    """With room to be killed or frozen on both sides of it, and answers that are lost."""
+    """With room for a kill or a freeze on both sides, and answers that are lost."""
     world = the_world()
     with world.inside(key, fence):
         await pass_time()
@@ -112,7 +112,7 @@ async def probeable(*, key: str, fence: Fence) -> str:
 
 
 async def take_back(result: Any, *, key: str, fence: Fence) -> None:
-    # Started: somebody else's, which is undone so that it can be done for certain.
+    # Started by another attempt: it is undone so that it can be done for certain.
     world = the_world()
     with world.inside(key, fence, ("undoing", "started")):
         world.look_at_given(key, result)
@@ -137,7 +137,7 @@ def plain_take_back(result: Any, *, key: str, fence: Fence) -> None:
 
 @andon.effect_of(undo=plain_take_back)
 def plain_compensatable(*, key: str, fence: Fence) -> str:
-    """In a thread, which nobody can end."""
+    """In a thread, which nothing can end."""
     the_world().act("compensatable", key, fence)
     return key
 
@@ -149,7 +149,7 @@ def plain_probeable(*, key: str, fence: Fence) -> str:
 
 
 async def act_apart(what: str, key: str, fence: Fence) -> str:
-    """By a program that acts for itself: nothing of it ends with whoever waits for it."""
+    """Through a program that acts by itself: it does not end with its caller."""
     world = the_world()
     with world.inside(key, fence):
         await pass_time()
@@ -221,7 +221,7 @@ async def events(ctx: andon.Context, number: int) -> list[Any]:
 
 
 async def race(ctx: andon.Context, number: int) -> int:
-    """What comes next depends on which of two was first: on replay it must be the same one."""
+    """The next operation depends on which of two was first: on replay it must be the same one."""
     both = [asyncio.ensure_future(step(ctx, number + more)) for more in (0, 100)]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     tail = "".join("x" if one.done() else "-" for one in both)
@@ -230,7 +230,7 @@ async def race(ctx: andon.Context, number: int) -> int:
 
 
 async def hurry(ctx: andon.Context, number: int) -> None:
-    """An effect that the agent's own code waits for only so long: on replay the same again."""
+    """The agent's own code limits its wait for an effect: on replay the limit is the same again."""
     try:
         async with asyncio.timeout(HURRY_SECONDS):
             await effect(ctx, "irreversible", number + 100)
@@ -242,14 +242,14 @@ async def hurry(ctx: andon.Context, number: int) -> None:
 
 
 async def abandon(ctx: andon.Context, number: int) -> None:
-    """One that the code never asks for again: it is known what became of it before the run ends."""
+    """The code never asks for it again: its outcome is known before the run ends."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(HURRY_SECONDS):
             await effect(ctx, "irreversible", number + 100)
 
 
 async def leave_behind(ctx: andon.Context, number: int) -> int:
-    """A step that nobody waits for: the run does not end before it has."""
+    """A step that nothing waits for: the run does not end before it."""
     alone = asyncio.ensure_future(step(ctx, number))
     found: int = await step(ctx, number + 100)
     the_world().left.append(alone)
@@ -269,7 +269,7 @@ async def keep(ctx: andon.Context, number: int, before: list[Any]) -> Any:
 
 
 async def grow(ctx: andon.Context, before: list[Any], new: list[str]) -> list[str]:
-    """A state in parts, and again: what the one before it had is not sent once more."""
+    """A state in parts, twice: parts that the first snapshot sent are not sent again."""
     await snapshot(ctx, [*before, new])
     await snapshot(ctx, [*before, new])
     return new
@@ -282,7 +282,7 @@ def lines(number: int) -> list[str]:
 
 
 async def join(ctx: andon.Context, number: int) -> list[Any]:
-    """A result that shares its commit with what is after it: both are there before it acts."""
+    """A result that shares its commit with the next entry: both are durable before it acts."""
     name, then = f"step-{number}", f"step-{number + 100}"
     key = f"{ctx.run_id}/{name}"
     if not number % 2:
@@ -297,7 +297,7 @@ async def join(ctx: andon.Context, number: int) -> list[Any]:
 
 
 async def in_pieces(ctx: andon.Context, key: str) -> list[int]:
-    """A long step that goes on from what it had."""
+    """A long step that resumes from its partial progress."""
     world = the_world()
     found: list[int] = ctx.partial or []
     world.went_on(key, found)
@@ -321,13 +321,13 @@ async def give_up(ctx: andon.Context, number: int) -> str:
 
 
 async def change(ctx: andon.Context, number: int) -> None:
-    """Code that has changed when it is replayed. What the journal has is no answer to it."""
+    """Code that has changed when it is replayed. The journal holds no answer to it."""
     world, name = the_world(), f"step-{number}"
     key = f"{ctx.run_id}/{name}"
     known = key in world.known
     if known and number % 3 == 0:  # its name
         await step(ctx, number, tail="other")
-    elif known and number % 3 == 1:  # what it is given
+    elif known and number % 3 == 1:  # its arguments
         await ctx.step(work, key, number + 1, name=name)
     elif known:
         raise Shorter
@@ -339,7 +339,7 @@ async def change(ctx: andon.Context, number: int) -> None:
 
 
 async def draw(ctx: andon.Context, number: int) -> Any:
-    """A value of chance that is acted upon."""
+    """A random value that is acted upon."""
     name = f"step-{number}"
     return await ctx.step(use, f"{ctx.run_id}/{name}", number, ctx.uuid(), name=name)
 

@@ -1,7 +1,7 @@
 """Processes that effects start: they act by themselves, whatever becomes of their worker.
 
-The product's own code finds and ends them. Only the kernel is simulated: who is there, with which
-mark, on which host. A process sees those of its own host, and nobody else's.
+The product's own code finds and ends them. Only the kernel is simulated: which processes exist,
+with which mark, on which host. A process sees those of its own host only.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
     from verify.simulated.process import Process
 
-# Above every pid of this machine: nothing real is ever meant.
+# Above every pid of this machine: no real process is ever meant.
 FIRST_PID = 1 << 24
 SIGTERM = 15
 
@@ -60,13 +60,13 @@ class Children:
         self._workers: dict[int, Process] = {}
 
     def enlist(self, process: "Process") -> int:
-        """A worker's own process; answers its pid, which is its start time too."""
+        """A worker's own process; returns its pid, which is its start time too."""
         pid = next(self._pids)
         self._workers[pid] = process
         return pid
 
     def start(self, what: str, key: str, fence: Fence, seconds: float) -> Child:
-        """From here on the program acts after that time, unless somebody ends it."""
+        """From here on the program acts after that time, unless it is ended."""
         fleet = self._fleet
         process = fleet.current
         process.refuse_dead()
@@ -86,7 +86,7 @@ class Children:
             child.end(0)
 
     def of(self, key: str) -> list[Child]:
-        """Those that may still act for an effect."""
+        """The programs that may still act for an effect."""
         return [one for one in self._children.values() if one.alive and one.key == key]
 
     def clear(self, store: Any) -> None:
@@ -103,7 +103,7 @@ class Children:
             if one.mark is not None and worker is not None and killer.is_here(worker):
                 killer.clear(one, worker, lambda _: None)
 
-    # ── what the kernel of a host answers ─────────────────────────────────────────────────────
+    # ── the answers of a host's kernel ────────────────────────────────────────────────────────
 
     def _here(self) -> list[Child]:
         host = self._fleet.current.host

@@ -1,4 +1,4 @@
-"""Virtual time: a clock that moves when somebody moves it, and event loops that live by it.
+"""Virtual time: a clock that moves when the simulation moves it, and event loops driven by it.
 
 Each simulated process has a loop of its own, and the simulation chooses whose next callback runs.
 So a process can be frozen, or be gone, between any two callbacks.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-# When the simulated machines were booted, by the store's clock. Any time will do.
+# The boot time of the simulated machines, by the store's clock. Any time will do.
 BOOTED_AT = 1_800_000_000.0
 # How often code that is gone may try to wait for something once more.
 CLOSINGS = 20
@@ -34,7 +34,7 @@ class Clock:
 
     @contextlib.contextmanager
     def everywhere(self) -> Iterator[None]:
-        """Whoever asks the `time` module is answered by this clock."""
+        """Every caller of the `time` module reads this clock."""
         with (
             mock.patch.object(time, "monotonic", self._own_now),
             mock.patch.object(time, "clock_gettime", self._own_now),
@@ -59,7 +59,7 @@ class Loop(asyncio.BaseEventLoop):
         return self._clock.now
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in `select`."""
+        """No loop sleeps in `select`."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -70,7 +70,7 @@ class Loop(asyncio.BaseEventLoop):
         def work() -> None:
             try:
                 outcome = func(*args)
-            except Exception as error:  # noqa: BLE001 (whoever waits is told)
+            except Exception as error:  # noqa: BLE001 (the caller gets it)
                 if not future.done():
                     future.set_exception(error)
             else:
@@ -89,7 +89,7 @@ class Loop(asyncio.BaseEventLoop):
         return self._scheduled[0]._when if self._scheduled else None
 
     def step(self) -> None:
-        """Run the one callback that is due."""
+        """Runs the one callback that is due."""
         while self._scheduled and self._scheduled[0]._when <= self._clock.now:
             handle = heapq.heappop(self._scheduled)
             handle._scheduled = False
@@ -105,13 +105,13 @@ class Loop(asyncio.BaseEventLoop):
             events._set_running_loop(before)
 
     def end(self) -> None:
-        """Nothing of it runs any more; what its code would do on the way out is done now."""
+        """Nothing of it runs any more; the clean-up code of its tasks runs now."""
         if self._ended:
             return
         self._ended = True
         _forget_done()
         gone: set[asyncio.Task[Any]] = set()
-        while tasks := asyncio.all_tasks(self) - gone:  # also those that are created on the way out
+        while tasks := asyncio.all_tasks(self) - gone:  # also those created by the clean-up
             gone |= tasks
             for task in tasks:
                 _close(task)
@@ -132,8 +132,8 @@ def _close(task: "asyncio.Task[Any]") -> None:
     for _ in range(CLOSINGS):
         try:
             task.get_coro().close()
-        except RuntimeError:  # it awaits something on its way out
+        except RuntimeError:  # its clean-up awaits something
             continue
-        except BaseException:  # noqa: BLE001 (it is dead: nobody is to be told)
+        except BaseException:  # noqa: BLE001 (it is dead: no caller is left)
             pass
         return

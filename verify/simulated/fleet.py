@@ -1,6 +1,6 @@
-"""A fleet of simulated processes, and what befalls it: one seed is one story.
+"""A fleet of simulated processes, and the faults that hit it: one seed is one story.
 
-Which faults there are at all, and how often, is drawn first. They strike at every point of
+First it is drawn which faults occur at all, and how often. They strike at every point of
 andon.points, at every commit, and between any two callbacks. Then they cease, and every run must
 come to its end.
 """
@@ -26,7 +26,7 @@ from andon.runtime.requests import requests, start
 from andon.store.messages.rows import Filter
 from andon.store.messages.stops import Order
 from andon.store.store import AgentRow, Append, Settle, Start
-from verify.simulated import outside, scripts
+from verify.simulated import scripts, world
 from verify.simulated.children import Children
 from verify.simulated.clock import Clock
 from verify.simulated.process import Crash, Process, settings_of, without_threads
@@ -35,7 +35,7 @@ from verify.simulated.store import MemoryStore
 log = logging.getLogger("andon")
 
 LEASE_SECONDS = 4.0
-# Each fault is absent, rare or frequent in a story: what never meets otherwise meets in some.
+# Each fault is absent, rare or frequent in a story, so that also rare combinations occur in some.
 FREQUENCIES: dict[str, tuple[float, ...]] = {
     "crash": (0, 0.01, 0.04),
     "pause": (0, 0.01, 0.04),
@@ -47,7 +47,7 @@ FREQUENCIES: dict[str, tuple[float, ...]] = {
 }
 DELAYS = ("pause", "slow disk", "lost acknowledgement", "refused commit")
 KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order", "damage", "orphan")
-# How often a run may kill whoever executes it; in other stories the limit is not in the way.
+# How often a run may kill its worker; in other stories the limit is too high to matter.
 POISON_LIMIT, NO_LIMIT = 4, 1000
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
@@ -55,7 +55,7 @@ FAULTY_LEASES = 8
 ANEW_LEASES = 5
 MESSAGES = {"event": 1, "events": 2, "impatient": 1}  # that a word waits for
 SAGAS = 0.1  # of all runs
-LATE = 0.3  # of all waits of somebody who has no patience
+LATE = 0.3  # of all waits of a caller without patience
 HASTE = 0.3  # of all shields, where there are orders at all
 AGAIN_SECONDS = 0.01  # about as long as a commit takes
 STEPS = 60_000  # callbacks; a story has some hundreds
@@ -75,9 +75,9 @@ class Fleet:
         self.faults: Counter[str] = Counter()
         self.faulty = True
         self.store = MemoryStore(self.clock, self._ring)
-        self.world = outside.World(self)
+        self.world = world.World(self)
         self.children = Children(self)
-        self.person = outside.Person(self.world)
+        self.person = world.Person(self.world)
         self.processes: list[Process] = []  # that are alive
         self.gone: list[Process] = []
         self.dead: dict[str, Process] = {}  # incarnations whose process is gone
@@ -96,17 +96,17 @@ class Fleet:
         self.poisoned = any("poison" in script for script in self.scripts.values())
         self.settings = settings_of(LEASE_SECONDS, POISON_LIMIT if self.poisoned else NO_LIMIT)
         self.damages = draw((0,) * 9 + (1,))
-        # Nobody can end a thread: a slow one outlives its attempt, and its worker's name.
+        # A thread cannot be ended: a slow one outlives its attempt, and its worker's name.
         self.thread_seconds = draw((0.02, 0.02, 0.02, 1.0))
         self.lingering = draw((False, True))  # whether programs wait for what workers left behind
         self.hosts = draw((1, 2))
-        # What others know of a worker elsewhere whose lock is free: SQLite's, and PostgreSQL's.
+        # What a free lock on another host proves about its worker: SQLite's, and PostgreSQL's.
         self.free_means = draw(("process", "process", "silent"))
         self.embedded = draw((False, True))
-        self.damaged: dict[str, int] = {}  # runs whose journal was hurt → their last attempt then
+        self.damaged: dict[str, int] = {}  # runs with a damaged journal → their last attempt then
 
     def _script(self) -> list[str]:
-        """Words by chance; some runs do what can be undone, and fail."""
+        """Random words; some runs do undoable effects, and fail."""
         length = self.chance.randint(1, 5)
         if self.chance.random() < SAGAS:
             return [*self.chance.choices(scripts.UNDOABLE, k=length), "fail"]
@@ -123,7 +123,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def _in_force(self) -> Iterator[None]:
-        level, hears = log.level, _Hears(self)
+        level, hears = log.level, _ErrorWatch(self)
         log.setLevel(logging.ERROR)
         log.addHandler(hears)
         propagates, log.propagate = log.propagate, False
@@ -190,7 +190,7 @@ class Fleet:
     # ── time and chance ───────────────────────────────────────────────────────────────────────
 
     def turn(self, end: float) -> None:
-        """One callback of somebody, or the time until there is one."""
+        """One callback of some process, or the time until there is one."""
         now = self.clock.now
         nearest, ready = end, []
         for process in self.processes:
@@ -203,7 +203,7 @@ class Fleet:
             elif due < nearest:
                 nearest = due
         if self._events and self._events[0][0] <= now:
-            Context().run(heapq.heappop(self._events)[2])  # of nobody's code
+            Context().run(heapq.heappop(self._events)[2])  # no process' code
         elif ready:
             process = ready[0] if len(ready) == 1 else self.chance.choice(ready)
             self._befall(process)
@@ -227,10 +227,10 @@ class Fleet:
     def _tell_to_go(self, process: Process) -> None:
         self.tell(process, "is told to go")
         grace = self.chance.uniform(0.1, 4.0)
-        process.loop.call_soon(process.be_told, grace, context=Context())
+        process.loop.call_soon(process.receive_drain, grace, context=Context())
 
     def pass_point(self, name: str, _about: object = None) -> None:
-        """A point of andon.points: the process dies here, or stands still while others go on."""
+        """A point of andon.points: the process dies here, or freezes while others go on."""
         process = self.current
         process.refuse_dead()
         if self.strikes("crash"):
@@ -276,11 +276,11 @@ class Fleet:
         self.later(seconds, again)
 
     def calm(self) -> bool:
-        """Whether nothing holds anybody up in this story."""
+        """Whether nothing holds any process up in this story."""
         return not self.jumps and not any(self.frequency[name] for name in DELAYS)
 
     def undisturbed(self) -> bool:
-        """Whether nothing ends anybody either."""
+        """Whether nothing ends any process either."""
         ends = ("crash", "drain", "provider error")
         dies = self.poisoned or any(self.frequency[name] for name in ends)
         return self.calm() and not (self.orders or dies)
@@ -298,7 +298,7 @@ class Fleet:
         self.tell(None, f"the store's clock jumps by {seconds:+.1f} s")
 
     def _damage(self) -> None:
-        """A run that nobody has in hand loses the end of its journal, or that is changed."""
+        """A run without an owner loses the end of its journal, or that entry is changed."""
         rows = self.store.rows(
             "SELECT r.id, r.attempt, j.seq, j.kind FROM andon_runs r JOIN andon_journal j"
             " ON j.run_id = r.id AND j.seq = r.head_seq"
@@ -311,7 +311,7 @@ class Fleet:
             self.later(self.lease_seconds / 4, self._damage)
             return
         run_id, self.damaged[run_id], seq, kind = self.chance.choice(alone)
-        # Nothing before a snapshot is read, so that its own hash is not looked at.
+        # Nothing before a snapshot is read, so its own hash is not checked.
         lost = kind == "snapshot" or self.chance.random() < 0.5
         hurt = "DELETE FROM andon_journal" if lost else "UPDATE andon_journal SET since = since + 1"
         self.store.rows(f"{hurt} WHERE run_id = ? AND seq = ?", run_id, seq)
@@ -356,7 +356,7 @@ class Fleet:
         return f"host{number % self.hosts}"
 
     def _ring(self) -> None:
-        """Something was written that concerns others. A hint, which is lost now and then."""
+        """A write concerns other processes: the notification is a hint, and is sometimes lost."""
         self._news = True
         for process in self.processes:
             if process.listener is not None and self.chance.random() < 0.9:
@@ -375,7 +375,7 @@ class Fleet:
                 self.later(self._sometime(), partial(self._send, run_id, number, given))
 
     def _send(self, run_id: str, number: int, given: int) -> None:
-        """Often again with the same id, as somebody does whose first answer was lost."""
+        """Often sent again with the same id, as by a person whose first answer was lost."""
         name = f"event-{number}"
         with contextlib.suppress(AndonError):  # it is over
             requests.send(self.store, run_id, name, given, id=f"{name}-{given}")
@@ -384,13 +384,13 @@ class Fleet:
             self.later(self.chance.uniform(0.0, AGAIN_SECONDS), again)
 
     def send_late(self, run_id: str, number: int, seconds: float) -> None:
-        """A message often comes when whoever waits for it is about to give up."""
+        """A message often comes when its receiver is about to give up."""
         if self.faulty and self.chance.random() < LATE:
             late = seconds - self.chance.uniform(0.0, 3 * AGAIN_SECONDS)
             self.later(late, partial(self._send, run_id, number, 0))
 
     def interrupt(self, run_id: str, seconds: float) -> None:
-        """Somebody often has no patience just then: who is told seldom is never told in time."""
+        """A caller often gives up at that moment: rare interruptions would never be timely."""
         if self.orders and self.chance.random() < HASTE:
             self.later(self.chance.uniform(0.0, seconds), partial(self._order, run_id))
         elif self.frequency["drain"] and self.chance.random() < HASTE:
@@ -415,13 +415,13 @@ class Fleet:
         self.later(self._sometime(), self._resume)
 
     def _look_for_remains(self) -> None:
-        """A command on some host ends what stopped attempts have started there."""
+        """A command on some host ends the programs that stopped attempts started there."""
         if self.processes:
             somebody = self.chance.choice(self.processes)
             somebody.as_current(lambda: self.children.clear(self.store))
 
     def _resume(self) -> None:
-        """Let what was stopped go on."""
+        """Resumes stopped runs."""
         for row in self.store.runs(Filter(states=(State.STRANDED,))):
             if set(scripts.UNFIT) & set(self.scripts.get(row.id, ())):  # it never fits again
                 self.tell(None, f"somebody gives {row.id} up")
@@ -429,10 +429,10 @@ class Fleet:
         for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):
             if row.stop is None:
                 self.tell(None, f"somebody resumes {row.id}")
-                with contextlib.suppress(AndonError):  # it went on with its parent
+                with contextlib.suppress(AndonError):  # it was resumed with its parent
                     requests.resume(self.store, row.id)
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────────
+    # ── telling the story ─────────────────────────────────────────────────────────────────────
 
     def tell(self, process: Process | None, what: str) -> None:
         if self.story is not None:
@@ -453,7 +453,7 @@ class Fleet:
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
     def _look_at_workers(self) -> None:
-        """Who has lost its lease begins anew, once nothing of the old one executes any more."""
+        """A worker that lost its lease begins anew, once nothing of the old one executes."""
         end = self.clock.now + ANEW_LEASES * self.lease_seconds
         while self._silent() and self.clock.now < end:
             self._until(self.clock.now + self.lease_seconds / 4, though_over=True)
@@ -466,7 +466,7 @@ class Fleet:
         return [worker.worker_id for worker in workers if (worker.worker_id,) in rows]
 
     def _look_at_ends(self) -> None:
-        from verify.simulated.ends import broken
+        from verify.simulated.final_checks import broken
 
         for wrong in broken(self):
             self.world.wrong(wrong)
@@ -474,9 +474,9 @@ class Fleet:
 
 @contextlib.contextmanager
 def _no_collector() -> Iterator[None]:
-    """Garbage is collected after a story, never in it.
+    """Garbage is collected after a story, never during one.
 
-    When the collector runs depends on what was told before; and what it closes passes points.
+    When the collector runs depends on earlier stories, and the files it closes pass points.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -487,8 +487,8 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-class _Hears(logging.Handler):
-    """An error inside the runtime itself is a violation, also if it gets over it."""
+class _ErrorWatch(logging.Handler):
+    """An error inside the runtime itself is a violation, even if the runtime recovers from it."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(logging.ERROR)

@@ -1,7 +1,7 @@
 """One simulated process: the real worker, without threads.
 
-What the product gives to threads (commits, heartbeats, watching others) is done by callbacks of the
-process's own loop, so that the simulation decides when it happens, and whether it does.
+The product's threads (commits, heartbeats, watching others) are replaced by callbacks of the
+process's own loop, so that the simulation decides when each happens, and whether it does.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
 
 
-LINGER_SECONDS = 0.5  # how often a program looks whether it can end
+LINGER_SECONDS = 0.5  # how often a program checks whether it can end
 # Threads of andon are callbacks here, which no run may be asked to end.
 branch._NOBODYS |= {"verify"}
 
 
 class Crash(BaseException):
-    """The process is gone; what its code does on the way out reaches nobody."""
+    """The process is gone; its remaining code reaches nothing outside."""
 
 
 class Process:
@@ -61,9 +61,9 @@ class Process:
             start_ticks=self.pid,
         )
         self.rows: dict[str, WorkerRow] = {}  # of the workers that it was
-        self.told: set[str] = set()  # whose death it was told of
+        self.told: set[str] = set()  # whose death was reported to it
         self.threads = 0  # that have been begun and have not ended
-        self.leaving = False  # it has heard that it is to go
+        self.leaving = False  # it has received the request to leave
         self.listener: Callable[[], None] | None = None
         self.loop = Loop(fleet.clock)
         self.store = ProcessStore(fleet.store, self)
@@ -77,7 +77,7 @@ class Process:
         self.main.add_done_callback(self._exit)
 
     def _exit(self, _: object = None) -> None:
-        """A program may have to wait for what its worker could not end."""
+        """A program may have to wait for code that its worker could not end."""
         others = asyncio.all_tasks(self.loop)
         if self.fleet.lingering and (self.threads or others):
             for task in others:
@@ -94,7 +94,7 @@ class Process:
         self.as_current(self.loop.step)
 
     def end(self) -> None:
-        """What its code does on the way out is its own, and nobody else's who stands still now."""
+        """Its clean-up code runs as this process, and not as one that is frozen now."""
         self.as_current(self.loop.end)
 
     def as_current(self, act: Callable[[], None]) -> None:
@@ -105,7 +105,7 @@ class Process:
         finally:
             self.fleet.current = before
 
-    def be_told(self, grace: float) -> None:
+    def receive_drain(self, grace: float) -> None:
         self.leaving = True
         self.worker.tell("SIGTERM", grace)
 
@@ -113,7 +113,7 @@ class Process:
         self.listener = None
 
     def describe(self) -> WorkerRow:
-        """What `this_process` answers."""
+        """The answer of `this_process`."""
         name = f"{self.name}.{len(self.incarnations) + 1}"
         self.incarnations.append(name)
         self.rows[name] = self.row.but(id=name)
@@ -127,11 +127,12 @@ class Process:
 
 
 class _Commits(Writer):
-    """The writer with its thread's work done by callbacks."""
+    """The writer, with its thread's work done by callbacks."""
 
     def __init__(self, *args: Any, process: Process, **options: Any) -> None:
         self._process = process
-        # What is being committed, perhaps once more: what comes meanwhile is the next batch.
+        # The batch being committed, perhaps once more: messages that arrive meanwhile go to the
+        # next one.
         self._flight: tuple[list[Any], int] | None = None
         super().__init__(*args, **options)
 
@@ -152,7 +153,7 @@ class _Commits(Writer):
         self._process.loop.call_later(fleet.chance.uniform(0.0, most_seconds), self._turn_over)
 
     def _turn_over(self) -> None:
-        """What the thread does, once: commit what it took, say so, and take what waits."""
+        """One pass of the thread: commit what it took, report the outcome, and take what waits."""
         assert self._flight is not None
         batch, taken = self._flight
         try:
@@ -202,7 +203,7 @@ class _NoThread:
 
 
 class _Inline(_NoThread):
-    """A thread that has ended before anybody looks."""
+    """A thread that has ended before any other code runs."""
 
     def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...], **_: Any) -> None:
         self._target, self._args = target, args
@@ -236,7 +237,7 @@ class _Threads:
         self._process = process
 
     def submit(self, call: Callable[[], Any]) -> "Future[Any]":
-        """Begun after a while, and then it takes a while: only what was not begun is cancelled."""
+        """Begun after a while, and then it takes a while: only a job not yet begun is cancelled."""
         future: Future[Any] = Future()
         self._process.threads += 1
         underway = self._process.fleet.world.underway(_key_in_hand(), self._process)
@@ -254,7 +255,7 @@ class _Threads:
             end()
             try:
                 future.set_result(call())
-            except Exception as error:  # noqa: BLE001 (whoever waits is told)
+            except Exception as error:  # noqa: BLE001 (the caller gets it)
                 future.set_exception(error)
 
         future.add_done_callback(lambda done: end() if done.cancelled() else None)
@@ -274,7 +275,7 @@ def _key_in_hand() -> str:
 
 
 class _Watch:
-    """Who has died, as far as this process can see it."""
+    """The workers that have died, as far as this process can see."""
 
     def __init__(self, process: Process, on_death: Callable[[str, str, float], None]) -> None:
         self._process, self._on_death = process, on_death
@@ -294,8 +295,8 @@ class _Watch:
 
 @contextlib.contextmanager
 def without_threads(fleet: "Fleet") -> Iterator[None]:
-    """Everything that would start a thread, ask the machine or pass a point asks the simulation."""
-    here: Callable[[], Process] = lambda: fleet.current  # noqa: E731 (a name for what is asked)
+    """Code that starts a thread, queries the machine or passes a point calls the simulation."""
+    here: Callable[[], Process] = lambda: fleet.current  # noqa: E731 (a name for the answer)
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "Writer", lambda *a, **k: _Commits(*a, process=here(), **k)),
         (attribution, "Pool", lambda *_: _Threads(here())),

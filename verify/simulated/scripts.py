@@ -1,4 +1,4 @@
-"""The words of scripts, and what a run of them answers."""
+"""The words of scripts, and the answer of a run of them."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -7,12 +7,12 @@ from typing import Any
 import andon
 from andon.errors import StepFailed
 from andon.runtime.agent import Agent
-from verify.simulated import agents, corners, waits
+from verify.simulated import agents, rare_cases, waits
 from verify.simulated.agents import AGENT_RETRIES, KINDS, PIECES, effect, lines, snapshot, step
-from verify.simulated.outside import attempt
+from verify.simulated.world import attempt
 
 UNDOABLE = [name for name in KINDS if "compensatable" in name]
-# What a run that was started by another one does.
+# The script of a child run.
 CHILDREN = {"child": ["idempotent", "step"], "heir": ["fail"]}
 
 
@@ -25,7 +25,7 @@ async def _child(ctx: andon.Context, number: int) -> Any:
 
 
 async def _heir(ctx: andon.Context, number: int) -> Any:
-    """One that fails: its error is no result."""
+    """A child that fails: its error is no result."""
     try:
         return await ctx.child(AGENT, CHILDREN["heir"], id=child_of(ctx.run_id, number))
     except StepFailed:
@@ -36,7 +36,7 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "step": step,
     "plain": lambda ctx, number: step(ctx, number, agents.plain_work),
     "stubborn": lambda ctx, number: step(ctx, number, agents.resist),
-    "large": lambda ctx, number: step(ctx, number, corners.write_much),
+    "large": lambda ctx, number: step(ctx, number, rare_cases.write_much),
     "sleep": waits.nap,
     "naps": waits.naps,
     "event": lambda ctx, number: ctx.event(f"event-{number}"),
@@ -46,26 +46,26 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "child": _child,
     "heir": _heir,
     "pair": agents.pair,
-    "twins": corners.twins,
+    "twins": rare_cases.twins,
     "change": agents.change,
     "draw": agents.draw,
     "race": agents.race,
     "hurry": agents.hurry,
-    "slow": corners.slow,
-    "unkeyed": corners.unkeyed,
+    "slow": rare_cases.slow,
+    "unkeyed": rare_cases.unkeyed,
     "abandon": agents.abandon,
     "behind": agents.leave_behind,
     "joined": agents.join,
-    "booked": corners.booked,
-    "shielded": corners.shielded,
-    "tidy": corners.tidy,
+    "booked": rare_cases.booked,
+    "shielded": rare_cases.shielded,
+    "tidy": rare_cases.tidy,
     "pieces": lambda ctx, number: ctx.step(
         partial(agents.in_pieces, ctx), f"{ctx.run_id}/step-{number}", name="pieces"
     ),
     "flaky": agents.give_up,
-    "hopeless": corners.hopeless,
-    "once": corners.once,
-    "forgetful": corners.forget,
+    "hopeless": rare_cases.hopeless,
+    "once": rare_cases.once,
+    "forgetful": rare_cases.forget,
     "fail": agents.fail_run,
     "poison": lambda ctx, number: ctx.step(
         agents.kill, f"{ctx.run_id}/deadly-{number}", name="deadly"
@@ -74,12 +74,12 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
 _OFTEN = (*KINDS, *_DO, "step", "snapshot", "kept", "long")
 # A process that dies takes everybody's time, and others kill it too.
 WORDS = ("poison", *[word for word in _OFTEN if word != "poison"] * 3)
-# Code that does not fit its journal any more; somebody gives its run up.
+# Code that does not fit its journal any more; a person gives its run up.
 UNFIT = ("change", "forgetful")
 
 
 async def scripted(ctx: andon.Context, script: list[str]) -> list[Any]:
-    """Does what the script says, one after the other."""
+    """Does everything the script says, one word after the other."""
     attempt.set(ctx.attempt)
     results: list[Any] = [] if "forgetful" in script else ctx.restored or []
     for number, what in enumerate(script):
@@ -108,18 +108,18 @@ AGENT: Agent = Agent(scripted, name="scripted", retries=AGENT_RETRIES)
 
 
 def happens(number: int, what: str) -> str | None:
-    """The effect that a word means, if it does, without the run's id."""
+    """The effect that a word stands for, if any, without the run's id."""
     if what == "pair" or (what == "joined" and not number % 2):
         return f"idempotent-{number + 100}"
     if what in ("kept", "hurry", "twins"):
         return f"irreversible-{number if what == 'kept' else number + 100}"
     if what == "slow":
-        return f"{corners.slow_kind(number)}-{number + 100}"
+        return f"{rare_cases.slow_kind(number)}-{number + 100}"
     return f"{what}-{number}" if what in KINDS else None
 
 
 def expected(run_id: str, script: list[str]) -> list[Any]:
-    """What a run answers if nothing of it was lost or done by halves."""
+    """The answer of a run in which nothing was lost or half done."""
 
     def one(number: int, what: str) -> Any:
         effect, twice = f"{run_id}/{happens(number, what)}", number * 2
@@ -129,7 +129,7 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
             return expected(child_of(run_id, number), CHILDREN["child"])
         known: dict[str, Any] = {
             **dict.fromkeys(("step", "plain", "stubborn", "draw", "naps", "once", "tidy"), twice),
-            "large": corners.large(number),
+            "large": rare_cases.large(number),
             "event": 0,
             "events": [0, 1],
             "impatient": 0,

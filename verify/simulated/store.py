@@ -1,6 +1,6 @@
 """The real SQLite store in memory, with a clock that can be moved and answers that can be lost.
 
-`unixepoch` is replaced on the connection: the SQL is the product's own, to the letter.
+`unixepoch` is replaced on the connection: the SQL is exactly the product's own.
 """
 
 import threading
@@ -31,7 +31,7 @@ def _connection() -> apsw.Connection:
     if not _kept:
         db = apsw.Connection(":memory:", statementcachesize=1000)
         migrations.apply("sqlite", lambda _, sql: list(db.execute(sql)).clear(), lambda: 0)
-        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew at every call
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # otherwise it plans anew at every call
         db.execute("CREATE TABLE booked (key TEXT)")  # the user's
         db.create_scalar_function("unixepoch", lambda *_: _now(), -1)
         _kept.append(db)
@@ -44,8 +44,8 @@ def _connection() -> apsw.Connection:
     return db
 
 
-class _OfItsOwn:
-    """The one connection, for somebody who opens one of his own and closes it again."""
+class _SharedConnection:
+    """The one connection, for a caller that opens one of its own and closes it again."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -55,11 +55,11 @@ class _OfItsOwn:
         return getattr(self._db, name)
 
     def close(self) -> None:
-        """The others go on with it."""
+        """The others continue to use it."""
 
 
 class MemoryStore(SqliteStore):
-    """What all simulated processes share."""
+    """The store that all simulated processes share."""
 
     def __init__(self, clock: Clock, on_notify: Callable[[], None]) -> None:
         global _now  # noqa: PLW0603 (the connection outlives the simulation)
@@ -75,7 +75,7 @@ class MemoryStore(SqliteStore):
         self._on_notify = on_notify
 
     def _connect(self) -> Any:
-        return _OfItsOwn(self._writer)
+        return _SharedConnection(self._writer)
 
     def notify(self) -> None:
         self._on_notify()
@@ -87,7 +87,7 @@ class MemoryStore(SqliteStore):
 
 
 class ProcessStore:
-    """The same store as one process has it: it may answer late, not at all, or to a dead one."""
+    """The same store as one process has it: its answer may be late, lost, or for a dead process."""
 
     def __init__(self, store: MemoryStore, process: "Process") -> None:
         self._store, self._process = store, process
@@ -128,7 +128,7 @@ class ProcessStore:
         if fleet.strikes("lost acknowledgement"):
             raise StoreUnavailable("the simulation loses this acknowledgement")
 
-    write_at_once = write  # nobody else holds the lock of a store in memory
+    write_at_once = write  # no other process holds the lock of a store in memory
 
     def hold(self, worker_id: str) -> str:
         return worker_id
@@ -144,10 +144,10 @@ class ProcessStore:
         return self._process.stop_listening
 
     def checkpoint(self) -> None:
-        """Nothing is in a log."""
+        """There is no log to empty."""
 
     def needs_upkeep(self) -> bool:
         return False
 
     def close(self) -> None:
-        """Others go on with it."""
+        """Others continue to use it."""

@@ -6,7 +6,7 @@ from typing import Any
 import andon
 from andon.errors import Unresolved
 from verify.simulated.agents import step
-from verify.simulated.outside import the_world
+from verify.simulated.world import the_world
 
 NAP_SECONDS, LONG_SECONDS = 1.0, 30.0
 IMPATIENT_SECONDS = 0.3
@@ -39,7 +39,7 @@ async def _sleep(ctx: andon.Context, name: str, seconds: float) -> None:
 
 
 async def impatient(ctx: andon.Context, number: int) -> Any:
-    """Waits only so long, and again: what came in that moment is not lost."""
+    """Waits with a limit, and again: a message that came in that moment is not lost."""
     name = f"event-{number}"
     for tries in range(TRIES):
         the_world().fleet.send_late(ctx.run_id, number, IMPATIENT_SECONDS)
@@ -52,7 +52,7 @@ async def impatient(ctx: andon.Context, number: int) -> Any:
 
 
 async def ask(ctx: andon.Context, number: int) -> None:
-    """What a person says is what the code gets; and on replay the same, or again nothing."""
+    """The code gets the person's answer; and on replay the same, or again nothing."""
     question = f"{ctx.run_id}/question-{number}"
     the_world().lies_down(question)
     try:

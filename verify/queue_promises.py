@@ -1,6 +1,6 @@
-"""What promises.py says, about who waits: in which order, for whom, how long, how often.
+"""The promises about waiting runs: in which order, for which worker, how long, how often.
 
-As there, nothing of the product is asked: it is looked up in the rows before and after a message.
+As in promises.py, none of the product's code is used: the rows before and after a message decide.
 """
 
 import hashlib
@@ -14,14 +14,14 @@ from andon.store.store import Claim
 if TYPE_CHECKING:
     from verify.promises import Done, Row, Seen
 
-# It tried, and has not come further.
+# It tried, and made no progress.
 BARE = ("begun", "started", "retrying")
-# Nobody goes on with it: what it did is undone after a time.
+# It will not be resumed: its effects are undone after a time.
 UNRESUMED = ("queued", "stranded", "paused", "dead")
 
 
 def _fits(run: "Row", m: Claim) -> bool:
-    """Whether a worker that claims so can execute it; to undo it, any version will do."""
+    """Whether a worker with this claim can execute it; to undo it, any version will do."""
     names = [name for name, _ in m.agents]
     carried = (run["agent"], run["version"]) in m.agents
     carried |= run["undoing"] is not None and run["agent"] in names
@@ -34,7 +34,7 @@ def _place(run: "Row") -> tuple[Any, ...]:
 
 
 def chosen(after: "Seen", m: Claim, new: Sequence["Row"], again: bool) -> Iterator[str]:
-    """Those that were begun before come first, then the urgent, then the old; none for nobody."""
+    """Runs begun before come first, then urgent ones, then old ones; never for the wrong worker."""
     for run in new:
         if not _fits(run, m):
             yield f"{run['id']} is claimed by {m.worker_id}, which cannot execute it: {m}"
@@ -65,7 +65,7 @@ def chosen(after: "Seen", m: Claim, new: Sequence["Row"], again: bool) -> Iterat
 
 
 def _fruitful(seen: "Seen", run: "Row") -> bool:
-    """Whether this attempt has come further than the one before it."""
+    """Whether this attempt has made more progress than the one before it."""
     entries = [row for (run_id, _), row in seen.entries.items() if run_id == run["id"]]
     return any(row["fence"] == run["fence"] and row["state"] not in BARE for row in entries)
 
@@ -100,7 +100,7 @@ def _ended_by_order(before: "Seen", owner: "Row") -> bool:
 
 
 def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[str]:
-    """Who interrupts its workers again and again, and comes no further, is buried; nobody else."""
+    """A run that keeps killing its workers without progress is declared dead; no other is."""
     if len(done) != 1 or not isinstance(m := done[0][0], WorkerGone | Claim):
         return
     for was in before.rows["runs"]:
@@ -119,7 +119,7 @@ def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[st
 
 
 def windows(before: "Seen", after: "Seen") -> Iterator[str]:
-    """What nobody resumes is undone in time; and what somebody executes or has put away, is not."""
+    """A run that is not resumed is undone in time; one that is executed or put away is not."""
     for run in after.rows["runs"]:
         was = before.runs.get(run["id"], {})
         if run["state"] not in UNRESUMED:
@@ -143,7 +143,7 @@ def windows(before: "Seen", after: "Seen") -> Iterator[str]:
 
 
 def cancelled(before: "Seen", after: "Seen") -> Iterator[str]:
-    """Nobody is asked for it any more; and what it did, or may have done, is undone before."""
+    """It has no open questions; and its effects, certain or possible, are undone before."""
     for run in after.rows["runs"]:
         if (
             run["state"] != "cancelled"
@@ -160,7 +160,7 @@ def cancelled(before: "Seen", after: "Seen") -> Iterator[str]:
 
 
 def limits(after: "Seen", new: Sequence["Row"]) -> Iterator[str]:
-    """So many at once, and so many in a time: of a queue, an agent, or each value of a label."""
+    """At most so many at once, and so many in a period: per queue, agent, or label value."""
     for limit in after.rows["limits"]:
         for value in {_slot(limit, run) for run in new} - {None}:
             runs = [run for run in after.rows["runs"] if _slot(limit, run) == value]
@@ -183,7 +183,7 @@ def limits(after: "Seen", new: Sequence["Row"]) -> Iterator[str]:
 
 
 def _slot(limit: "Row", run: "Row") -> Any:
-    """Where a run counts; None if the limit is not about it."""
+    """Where a run counts; None if the limit does not concern it."""
     if limit["scope"] == "label":
         return json.loads(run["labels"]).get(limit["name"])
     return "" if run[limit["scope"]] == limit["name"] else None

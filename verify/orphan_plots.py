@@ -1,4 +1,4 @@
-"""Plots about what attempts have started: processes that go on although nobody executes the run."""
+"""Plots about orphans: processes that an attempt started and that outlive its execution."""
 
 import itertools
 from typing import Any
@@ -8,10 +8,10 @@ from tests.store.parts import Held
 from andon.core.run import State
 from andon.store.messages.stops import Ended, ProcessStarted, TargetReport, WorkerGone
 from andon.store.store import Depart, MoveRun
-from verify.boxes import Boxes
 from verify.machine import LEASE_SECONDS
+from verify.supervisor_plots import SupervisorPlots
 
-ORPHANS = [
+ORPHAN_PLOTS = [
     ("orphan", kind, ended, then)
     for kind, ended, then in itertools.product(
         ("pause", "cancel", "kill"),
@@ -31,8 +31,8 @@ FORSAKEN_SECONDS = 60.0
 _marks = itertools.count(1 << 34, 1 << 12)
 
 
-class Orphans(Boxes):
-    """A run starts a process. Then nobody executes the run, and it is stopped."""
+class OrphanPlots(SupervisorPlots):
+    """A run starts a process. Then the run loses its worker, and it is stopped."""
 
     def launch_of(self, held: Held, *, threads: bool = False) -> int:
         mark = 1 << 62 | next(_marks)
@@ -41,7 +41,7 @@ class Orphans(Boxes):
         return mark
 
     def lose(self, worker: str, how: str) -> None:
-        """Nobody hears of a worker any more, or it is known how it ended."""
+        """A worker falls silent, or is known to have ended."""
         match how:
             case "dies":
                 self.send(WorkerGone(worker_id=worker, evidence="it ended"))
@@ -59,7 +59,7 @@ class Orphans(Boxes):
                 self._outlive()
 
     def _outlive(self) -> None:
-        """Everybody is silent but one, who is in contact long enough to say so."""
+        """Every worker is silent but one, which is in contact long enough to say so."""
         self.register()
         for _ in range(6):
             self.time_passes(LEASE_SECONDS / 3)
@@ -75,7 +75,7 @@ class Orphans(Boxes):
     # ── the plots ─────────────────────────────────────────────────────────────────────────────
 
     def _orphan(self, kind: str, ended: str, then: str) -> None:
-        """What it had started is looked for before anybody says that it has stopped."""
+        """The programs it started are looked for before the stop is proved."""
         held = self.own()
         worker = self.worker_of(held)
         self.launch_of(held)
@@ -108,7 +108,7 @@ class Orphans(Boxes):
         held.look_again(self.pair.sqlite)
 
     def _beside(self, kind: str) -> None:
-        """Another worker has the run by then: that it gives it back says nothing of the first."""
+        """Another worker owns the run by then: its release proves nothing about the first."""
         held = self.own()
         self.launch_of(held)
         self._outlive()
@@ -122,7 +122,7 @@ class Orphans(Boxes):
             one.look_again(self.pair.sqlite)
 
     def _hard(self, then: str, spare: bool | None) -> None:
-        """A kill is proved by the end of a process; its word only says that it cannot be proved."""
+        """A kill is proved by the end of a process; a worker's word alone leaves it unproved."""
         held = self.own()
         worker = self.worker_of(held)
         self.launch_of(held, threads=spare is True)
@@ -135,7 +135,7 @@ class Orphans(Boxes):
         held.look_again(self.pair.sqlite)
 
     def _neighbour(self, spare: bool | None) -> None:
-        """A run is killed, and somebody who did not order it sees first that its worker is dead."""
+        """A run is killed, and a worker without the order is first to see its owner dead."""
         held, beside = self.own(), self.own()
         worker = self.worker_of(held)
         self.give("kill", held.id, spare=spare)

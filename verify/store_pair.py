@@ -1,4 +1,4 @@
-"""Two stores as one: the same messages, the same clock, and after each the same rows."""
+"""Two stores as one: the same messages, the same clock, and after each message the same rows."""
 
 import json
 import select
@@ -14,7 +14,7 @@ from verify import promises, questions
 from verify.simulated.clock import Clock
 from verify.simulated.store import MemoryStore
 
-# What one database counts by itself, and the other need not.
+# Numbers that one database assigns by itself; the other may assign different ones.
 COUNTED = {"inbox": {"id"}, "logs": {"id"}, "events": {"id"}, "meta": {"identity", "created_at"}}
 
 
@@ -27,12 +27,12 @@ class Pair:
         self.sent: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.again = self.examples = self.sent_only = self._writes = 0
-        self._ordered = False  # somebody, in this example
+        self._ordered = False  # a sender in this example
         self._sound = True  # after the last write
         self._rang = {"SQLite": False, "PostgreSQL": False}
 
     def __enter__(self) -> "Pair":
-        # What survives a crash is not looked at here.
+        # Durability is not tested here.
         with psycopg.connect(self.url, autocommit=True) as db:
             name = sql.Identifier(db.info.dbname)
             db.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
@@ -47,7 +47,7 @@ class Pair:
         )
         found = self._db.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'andon'")
         names = {str(name) for (name,) in found.fetchall()} - {"schema"}
-        # Nobody sends what graphs consist of.
+        # No message contains the parts of a graph.
         self.tables = sorted(name for name in names if not name.startswith("graph_"))
         self._columns: dict[str, list[str]] = {}  # of SQLite
         return self
@@ -57,7 +57,7 @@ class Pair:
         self.postgres.close()
 
     def empty(self) -> None:
-        """Begin anew."""
+        """Begins anew."""
         self.examples += 1
         self._ordered = False
         self.begin_anew()
@@ -75,7 +75,7 @@ class Pair:
             self._db.execute("UPDATE andon.meta SET epoch = 1")
 
     def open_targets(self) -> list[tuple[str, str]]:
-        """Those that are fenced, in the order of their orders."""
+        """The targets that are fenced, in the order of their orders."""
         rows = [row for row in self._seen.rows["targets"] if row["ended_at"] is None]
         return sorted((row["stop_id"], row["target"]) for row in rows if row["stage"] == "fenced")
 
@@ -85,9 +85,9 @@ class Pair:
     def write(
         self, sqlite: list[Message], postgres: list[Message], *, again: bool = False
     ) -> list[Any]:
-        """The outcomes, after they were found to be the same.
+        """The outcomes, once both stores have returned the same ones.
 
-        `again`: in the same moment, so that nothing but the messages could change anything.
+        `again`: at the same moment, so that only the messages can change anything.
         """
         self._sound = False
         self.clock.now += 0.0 if again else 1.0
@@ -100,7 +100,8 @@ class Pair:
             if isinstance(one, Exception):
                 self.refused[type(one).__name__] += 1
             # PostgreSQL closes orders at the end of its batch: a claim that proves one has looked
-            # at its window before, and says when to look again although there is no need to.
+            # at its window before, and answers with a time to look again although there is no need
+            # to.
             self._ordered |= name == "Order"
             if shown(one, hints=not self._ordered) != shown(other, hints=not self._ordered):
                 raise AssertionError(f"{name}: SQLite {one!r}, PostgreSQL {other!r}")
@@ -114,15 +115,15 @@ class Pair:
         return first
 
     def ask(self) -> None:
-        """Whatever can be asked."""
-        if not self._sound:  # it has been told already what is wrong
+        """Asks every question there is."""
+        if not self._sound:  # the violation has been reported already
             return
         self.set_clock()
         if wrong := next(questions.wrong(self._seen, self.sqlite, self.postgres), None):
             raise AssertionError(wrong)
 
     def write_again(self, sqlite: list[Message], postgres: list[Message], first: list[Any]) -> None:
-        """As a writer does whose acknowledgement was lost: what was done is not done once more."""
+        """As a writer does whose acknowledgement was lost: nothing is carried out twice."""
         self.again += 1
         before, later = self._seen, self.clock.store_now() != self._seen.now
         second = self.write(sqlite, postgres, again=True)
@@ -135,7 +136,7 @@ class Pair:
         self._rang[name] = True
 
     def _write_to_postgres(self, batch: list[Message]) -> list[Any]:
-        """Every other time as an event loop does, which only sends; if the store takes it so."""
+        """Every other time as an event loop does, which only sends, if the store accepts that."""
         self._writes += 1
         wire = self.postgres.send(batch) if self._writes % 2 else None
         if wire is None:
@@ -144,7 +145,7 @@ class Pair:
         self._rang["PostgreSQL"] = any(isinstance(one, Start) for one in batch)  # sent along
         self.sent_only += 1
         outcomes, left = self._answer(wire)
-        if left:  # why it was not carried out is found out the long way
+        if left:  # the cause of a refusal is found the slow way
             again = self.postgres.write([batch[place] for place in left])
             for place, outcome in zip(left, again, strict=True):
                 outcomes[place] = outcome
@@ -161,8 +162,8 @@ class Pair:
         return outcomes, left
 
     def compare(self) -> None:
-        """And keep what was seen: nobody else writes."""
-        with self._db.pipeline():  # one trip for all of them
+        """Compares, and keeps the rows: nothing else writes."""
+        with self._db.pipeline():  # one round trip for all of them
             asked = {name: self._db.execute(f"SELECT * FROM andon.{name}") for name in self.tables}
         here = {name: self.rows_of_sqlite(name) for name in self.tables}
         for name, cursor in asked.items():
@@ -204,7 +205,7 @@ def _plain(value: Any) -> Any:
 
 
 def _differences(one: list[str], other: list[str]) -> str:
-    """The columns that differ if the rows can be told to be the same ones, else the rows."""
+    """The columns that differ, if the rows can be matched to each other; otherwise the rows."""
     here, there = sorted(set(one) - set(other)), sorted(set(other) - set(one))
     if len(here) != len(there):
         return f"SQLite has {here}, PostgreSQL {there}"
@@ -219,7 +220,7 @@ def _differences(one: list[str], other: list[str]) -> str:
 
 
 def shown(outcome: Any, *, hints: bool = True) -> str:
-    """An answer as it is compared: the runs of a claim in any order."""
+    """An answer in the form that is compared: the runs of a claim in any order."""
     if isinstance(outcome, Exception):
         return f"{type(outcome).__name__}: {outcome}"
     if hasattr(outcome, "runs"):

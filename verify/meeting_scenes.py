@@ -1,4 +1,4 @@
-"""What two writers of PostgreSQL do when they meet: see meetings.py."""
+"""The scenes of meetings.py: batches of messages that two writers of PostgreSQL send at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,19 +35,19 @@ from andon.store.store import (
     Start,
 )
 from verify.machine import LEASE_SECONDS
-from verify.pair import Pair
+from verify.store_pair import Pair
 
 Batch = list[Any]  # of messages
-Both = tuple[Batch, Batch, *tuple[Batch, ...]]  # the second one may have more to say, later
+Both = tuple[Batch, Batch, *tuple[Batch, ...]]  # the second one may have more to send, later
 Scene = Callable[["Stage"], Both]
-What = Callable[..., Batch]  # of a stage, and whoever owns a run there
+What = Callable[..., Batch]  # of a stage, and the owner of a run there
 
 
-# ── what there is before they meet ────────────────────────────────────────────────────────────
+# ── the state before they meet ────────────────────────────────────────────────────────────────
 
 
 class Stage:
-    """Two workers, and whatever a scene begins with."""
+    """Two workers, and the state that a scene begins with."""
 
     def __init__(self, pair: Pair, *, alone: bool) -> None:
         self.pair, self._alone = pair, alone
@@ -80,7 +80,7 @@ class Stage:
         return Held(result.runs[0])
 
     def family(self, *names: str) -> tuple[Held, list[Held]]:
-        """A parent, and children of it, all of them in somebody's hands."""
+        """A parent and children of it, each of them executed by a worker."""
         parent, children = self.own("p"), []
         for name in names:
             child = new_run(name, parent_id="p", root_id="p")
@@ -101,7 +101,7 @@ def ends(held: Held, state: State = State.SUCCEEDED, **of: Any) -> Message:
 
 
 def owing(held: Held) -> Message:
-    """It has done something that has to be undone."""
+    """It has effects that have to be undone."""
     undo: dict[str, Any] = {"undo": "m:f", "undo_within": 5.0}
     owed = effect(seq=held.seq + 1, kind="compensatable", state="confirmed", **undo)
     return held.append(of={"state": "confirmed"}, effects=(owed,))
@@ -112,7 +112,7 @@ def event(run_id: str, number: str = "m") -> Deliver:
 
 
 def slowly(held: Held) -> Batch:
-    """An entry, with something that takes more than one statement."""
+    """An entry whose commit takes more than one statement."""
     log = Log(run_id=held.id, attempt=held.claimed.attempt, lines=((1.0, "info", "text"),))
     return [held.append(), log]
 
@@ -177,7 +177,7 @@ def _bury_and(what: What, limit: int = 10) -> Scene:
 
 
 def _sleep_and(what: What) -> Scene:
-    """Who goes to sleep meets who would wake it."""
+    """A run that goes to sleep meets a message that would wake it."""
 
     def scene(of: Stage) -> Both:
         held = of.own("r0")
@@ -228,7 +228,7 @@ def _overdue_and(what: What) -> Scene:
 
 
 def _late_beat(of: Stage) -> Both:
-    """Somebody else takes it for silent, and it is not."""
+    """Another worker takes it for silent, and it is not."""
     of.own("r0")
     for _ in range(4):
         of.pair.clock.now += LEASE_SECONDS / 3
@@ -237,7 +237,7 @@ def _late_beat(of: Stage) -> Both:
 
 
 def _stopped_and(what: What) -> Scene:
-    """Something was stopped hard, and somebody lifts that."""
+    """A hard stop, and a person who lifts it."""
 
     def scene(of: Stage) -> Both:
         of.start("r0", "r1")
@@ -268,13 +268,13 @@ def _moved(of: Stage) -> Both:
 
 
 def _asleep(of: Stage) -> None:
-    """What is due: a run that sleeps."""
+    """A sleeping run is due."""
     wake_at = of.pair.clock.store_now() + 5.0
     of.do(of.own("r0").settle(State.SUSPENDED, waits="[]", wake_at=wake_at))
 
 
 def _unresumed(of: Stage) -> None:
-    """The same: one that nobody has let go on."""
+    """The same: one that no person has resumed."""
     held = of.own("r0")
     of.do(owing(held))
     of.do(held.settle(State.STRANDED))
@@ -290,7 +290,7 @@ def _due_and(due: Callable[[Stage], None], what: What) -> Scene:
 
 
 def _grandchild(kind: str, scope: str) -> Scene:
-    """Who is reached by an order begins something that is reached by it, too."""
+    """A run that an order reaches begins a child that the order reaches, too."""
 
     def scene(of: Stage) -> Both:
         _, [child] = of.family("p.0")
@@ -308,7 +308,7 @@ def _crosswise(of: Stage) -> Both:
 
 
 def _supervised(of: Stage) -> Both:
-    """Who is about to be told leaves."""
+    """A supervisor leaves while it is about to be notified."""
     row = SupervisorRow(
         id="s0", host="here", boot="b", namespace="n", pid=1, start_ticks=2, home="/h"
     )
@@ -350,9 +350,9 @@ SCENES: dict[str, Scene] = {
     "two claim": _two_claims,
     "one claims twice": _the_same_claim,
     "two claim under a limit": _limited,
-    "a limit is set while somebody claims": _limit_and_claim,
+    "a limit is set while a worker claims": _limit_and_claim,
     **{
-        f"{kind} {scope} while somebody claims": _order_and_claim(kind, scope)
+        f"{kind} {scope} while a worker claims": _order_and_claim(kind, scope)
         for kind, scope in (
             ("kill", "run"),
             ("cancel", "run"),
@@ -389,7 +389,7 @@ SCENES: dict[str, Scene] = {
         f"a run goes to sleep while {word}": _sleep_and(what)
         for word, what in (
             ("it has a message", _sender("r0")),
-            ("somebody wants it undone", lambda *_: [Recall(run_id="r0", undoing="{}")]),
+            ("a person wants it undone", lambda *_: [Recall(run_id="r0", undoing="{}")]),
             ("its worker leaves", lambda *_: [Depart(worker_id="w0")]),
         )
     },
@@ -411,9 +411,9 @@ SCENES: dict[str, Scene] = {
             ("is killed", lambda of, held: [of.order("kill", "run", held.id)]),
         )
     },
-    "somebody is taken for silent and beats": _late_beat,
+    "a worker is taken for silent and beats": _late_beat,
     **{
-        f"everything is let go while somebody {word}": _stopped_and(what)
+        f"a halt is lifted while another sender {word}": _stopped_and(what)
         for word, what in (
             ("claims", lambda of: [of.claims("w0")]),
             ("starts", lambda _: [Start(run=new_run("r2"))]),
@@ -421,29 +421,29 @@ SCENES: dict[str, Scene] = {
         )
     },
     **{
-        f"an agent goes on while somebody {word}": _resume_and(what)
+        f"an agent is resumed while another sender {word}": _resume_and(what)
         for word, what in (
             ("claims", lambda of: [of.claims("w0", 2)]),
             ("kills one", lambda of: [of.order("kill", "run", "r0")]),
             ("kills all", lambda of: [of.order("kill", "agent", "agent")]),
         )
     },
-    "two let a run go on": _moved,
+    "two people resume a run": _moved,
     **{
-        f"{word} is due while somebody {other}": _due_and(due, what)
-        for word, due in (("who sleeps", _asleep), ("who was not resumed", _unresumed))
+        f"{word} is due while another sender {other}": _due_and(due, what)
+        for word, due in (("a sleeping run", _asleep), ("a run that was not resumed", _unresumed))
         for other, what in (
             ("kills it", lambda of: [of.order("kill", "run", "r0")]),
             ("claims", lambda of: [of.claims("w1")]),
             ("sends it a message", _sender("r0")),
-            ("lets it go", lambda _: [MoveRun(run_id="r0", seen="stranded", state="queued")]),
+            ("resumes it", lambda _: [MoveRun(run_id="r0", seen="stranded", state="queued")]),
         )
     },
     **{
         f"{kind} {scope} while a child spawns": _grandchild(kind, scope)
         for kind, scope in (("kill", "run"), ("cancel", "run"), ("pause", "run"), ("kill", "agent"))
     },
-    "two batches crosswise": _crosswise,
+    "two batches in another order": _crosswise,
     "a supervisor leaves while everything is halted": _supervised,
     "two register what is not the same": _registered,
     "a worker registers and claims while everything is halted": _newcomer,

@@ -1,4 +1,4 @@
-"""Words of scripts that go where code seldom goes: one key twice, shields, the user's tables."""
+"""Words of scripts for rare cases: one key twice, shields, the user's tables."""
 
 import asyncio
 from functools import partial
@@ -16,7 +16,7 @@ from verify.simulated.agents import (
     step,
     work,
 )
-from verify.simulated.outside import attempt, the_world
+from verify.simulated.world import attempt, the_world
 
 SLOW = 1.2  # of the most that a thread takes, twice: to begin, and to end
 DWELL_SECONDS = 0.6
@@ -25,7 +25,7 @@ LARGE = 70_000  # such a result is no part of its entry
 
 
 async def twins(ctx: andon.Context, number: int) -> list[Any]:
-    """Two branches with one key at once: the second gets what the first one got."""
+    """Two branches with one key at once: the second gets the result of the first."""
     name = f"step-{number}"
     call = partial(ctx.step, work, f"{ctx.run_id}/{name}", number, name=name, key=name)
     acts = [effect(ctx, "irreversible", number + 100) for _ in range(2)]
@@ -33,7 +33,7 @@ async def twins(ctx: andon.Context, number: int) -> list[Any]:
 
 
 async def slow(ctx: andon.Context, number: int) -> Any:
-    """A thread that runs into its limit goes on, and may yet act."""
+    """A thread that exceeds its limit goes on, and may yet act."""
     seconds = the_world().fleet.thread_seconds * SLOW
     return await effect(ctx, slow_kind(number), number + 100, seconds)
 
@@ -50,7 +50,7 @@ async def nameless(who: str, *, key: str, fence: Fence) -> str:
 
 
 async def unkeyed(ctx: andon.Context, number: int) -> list[str]:
-    """Two effects that are given their keys by andon."""
+    """Two effects whose keys andon chooses."""
     who = f"{ctx.run_id}/unkeyed-{number}"
     return [await ctx.effect(nameless, f"{who}.{one}") for one in range(2)]
 
@@ -77,7 +77,7 @@ async def fail_once(key: str, number: int) -> int:
 
 
 async def once(ctx: andon.Context, number: int) -> Any:
-    """A step that fails the agent: when that is tried again, so is the step."""
+    """A step that fails the agent: when the agent is tried again, so is the step."""
     return await step(ctx, number, fail_once)
 
 
@@ -88,7 +88,7 @@ async def dwell(key: str, number: int) -> int:
 
 
 async def shielded(ctx: andon.Context, number: int) -> int:
-    """A block that ends before whoever is polite has his way, as long as its limit says."""
+    """A block that a polite stop waits for, as long as the block's limit allows."""
     world, seconds = the_world(), SHIELD_SECONDS[number % 2]
     found = 0
     with world.shield(ctx.run_id, seconds):
@@ -100,7 +100,7 @@ async def shielded(ctx: andon.Context, number: int) -> int:
 
 
 async def tidy(ctx: andon.Context, number: int) -> Any:
-    """What is to be cleaned up is, once, the last one first."""
+    """A clean-up runs once, the last one registered first."""
     for one in range(2):
         name = f"{number}.{one}"
         the_world().untidy(ctx.run_id, name)
@@ -134,7 +134,7 @@ def large(number: int) -> str:
 
 
 async def forget(ctx: andon.Context, number: int) -> None:
-    """Of code that does not look at what it saved: nothing of it may begin again."""
+    """Code that does not read its own snapshot: nothing from before it may begin again."""
     await step(ctx, number)
     await snapshot(ctx, [])
     await ctx.sleep(1.0)

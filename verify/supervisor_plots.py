@@ -1,4 +1,4 @@
-"""Plots about supervisors: they enlist, attend and go, and freeze the processes of paused runs."""
+"""Plots about supervisors: they enlist, attend, leave, and freeze the processes of paused runs."""
 
 import itertools
 from typing import Any
@@ -33,11 +33,11 @@ ATTENDS = [
     ("attends", how)
     for how in ("goes", "dies", "falls silent", "comes again", "is halted and goes", "is halted")
 ]
-BOXES = [*FROZEN, *ATTENDS, ("thawed",), ("stalls",)]
+SUPERVISOR_PLOTS = [*FROZEN, *ATTENDS, ("thawed",), ("stalls",)]
 
 
-class Boxes(Machine):
-    """What supervisors and the commands that use them send."""
+class SupervisorPlots(Machine):
+    """The messages of supervisors, and of the commands that use them."""
 
     def _enlist(self) -> str:
         name = f"sup{self.pair.clock.now:g}"
@@ -52,7 +52,7 @@ class Boxes(Machine):
         return found
 
     def _boxed(self, supervisor: str) -> Held:
-        """A run in the hands of a worker that has a supervisor."""
+        """A run whose worker has a supervisor."""
         worker, run_id = f"b{len(self.workers)}", f"s{len(self.runs)}"
         self.workers.append(worker)
         row = worker_row(worker).but(supervisor=supervisor)
@@ -71,7 +71,7 @@ class Boxes(Machine):
     # ── the plots ─────────────────────────────────────────────────────────────────────────────
 
     def _frozen(self, kind: str, scope: str, then: str) -> None:
-        """Its process is there, and does nothing: whoever ends the run has that ended too."""
+        """The process exists but is frozen: a stop of the run must end that process too."""
         supervisor = self._enlist()
         held = self._boxed(supervisor)
         worker = self.workers[-1]
@@ -92,7 +92,7 @@ class Boxes(Machine):
         self.send(MoveRun(run_id=held.id, seen="killed", state="queued", fresh=True))
 
     def _thawed(self) -> None:
-        """It goes on in the same process."""
+        """The run resumes in the same process."""
         supervisor = self._enlist()
         held = self._boxed(supervisor)
         self._freeze(held)

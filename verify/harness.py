@@ -1,4 +1,4 @@
-"""Where a layer plays: folders, sites of real processes, the shim, and what is wrong afterwards."""
+"""The stage of a layer: folders, sites of real processes, the shim, and checks of the outcome."""
 
 import argparse
 import contextlib
@@ -31,17 +31,17 @@ Result = TypeVar("Result")
 # As many as there are cores on the smallest machine that is meant.
 THREADS = 2
 SCALES = {"ci": 0.1, "verify": 1.0, "soak": 30.0}
-# No promise: after this long something that should have ended hangs.
+# No promise: a process that has not ended after this long hangs.
 HANG_SECONDS = 60.0
 
 
 class Missing(Exception):
-    """The machine has not what a layer needs."""
+    """The machine lacks something that a layer needs."""
 
 
 @contextlib.contextmanager
 def scratch(name: str) -> Iterator[Path]:
-    """A folder that is gone afterwards, with a latch that nobody else pulls."""
+    """A folder that is deleted afterwards, with a latch that no other process pulls."""
     before = os.environ.get("ANDON_HOME")
     with tempfile.TemporaryDirectory(prefix=f"andon-{name}-") as folder:
         os.environ["ANDON_HOME"] = f"{folder}/home"
@@ -91,7 +91,7 @@ def shared_out(
     work: Callable[[Forker, Item], Result],
     environ: dict[str, str] | None = None,
 ) -> "Generator[Result, None, None]":
-    """The results of the work, in order; done by threads that have a forker each."""
+    """The results of the work, in order, from threads that have a fork server each."""
 
     def part(first: int) -> Iterator[Result]:
         with forker(environ) as own:
@@ -100,7 +100,7 @@ def shared_out(
 
     parts = [part(number) for number in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
-        # One result ahead of each: a thread waits only for who takes them.
+        # One result ahead of each: a thread waits only for the consumer of its results.
         coming = [pool.submit(next, one, None) for one in parts]
         for number in range(len(items)):
             own = number % THREADS
@@ -112,7 +112,7 @@ def shared_out(
 
 
 def until_red(results: "Generator[Result, None, None]", effort: Effort, say: Say) -> list[Result]:
-    """All of them; of a canary only until something is wrong."""
+    """All of them; for a canary only until a violation is found."""
     found: list[Result] = []
     with contextlib.closing(results):
         for one in results:
@@ -137,15 +137,16 @@ def sited(workers: Forker, url: str, folder: Path) -> Iterator[Site]:
 
 
 def damage(store: Any) -> list[str]:
-    """What `andon verify` says is wrong."""
+    """The damage that `andon verify` reports."""
     return [f"andon verify: {one['run']}: {one['what']}" for one in verify(store).damage]
 
 
 def forgotten(folder: Path, run: str) -> list[str]:
-    """What a run went back to although what came after it had begun, in this attempt or before.
+    """Steps that a run repeated although a later one had begun, in this attempt or an earlier one.
 
-    It does one thing after the other, so that the beginning of each acknowledges the one before.
-    Whoever was frozen may begin late what others have done meanwhile: it is of an earlier attempt.
+    A run does one thing after the other, so the beginning of each acknowledges the one before. A
+    worker that was frozen may begin late what others have done meanwhile: it is of an earlier
+    attempt.
     """
     found, furthest = [], dict[int, int]()  # attempt → the last number that it began
     for what, key, word in map(str.split, world.lines(folder)):
@@ -160,12 +161,12 @@ def forgotten(folder: Path, run: str) -> list[str]:
 
 
 KINDS = tuple(kind.__name__ for kind in world.KINDS)
-ENDS = ("over", "ended")  # what agents record when all is done
+ENDS = ("over", "ended")  # the entry agents write when all is done
 
 
 def lost(store: Any, folder: Path, run: str) -> list[str]:
-    """What was acknowledged, and is not there: what the agent was given, and all before it."""
-    lines = list(world.lines(folder))  # first: what the run does meanwhile is written by then
+    """Acknowledged work that is missing: values that the agent got, and all before them."""
+    lines = list(world.lines(folder))  # first: anything the run does meanwhile is written by then
     there = {
         int((entry.key or entry.name).rpartition("-")[2])
         for entry in laws.evidence(store, run, folder).entries
@@ -183,8 +184,8 @@ def lost(store: Any, folder: Path, run: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def told(wrong: list[str]) -> Iterator[None]:
-    """What hangs or cannot be opened is a finding about the product, not the end of a layer."""
+def findings(wrong: list[str]) -> Iterator[None]:
+    """A hang or an unreadable store is a finding about the product; the layer continues."""
     try:
         yield
     except (AssertionError, AndonError) as error:
@@ -201,7 +202,7 @@ def some(found: list[Any], most: float, chance: random.Random) -> list[Any]:
 
 
 def layer(name: str) -> Callable[[Callable[[Effort, Say, Outcome], None]], Layer]:
-    """Make a layer of a function that fills an outcome in; what the machine lacks is a guard."""
+    """Makes a layer of a function that fills in an outcome; a missing tool is an unmet guard."""
 
     def make(play: Callable[[Effort, Say, Outcome], None]) -> Layer:
         def check(effort: Effort, say: Say) -> Outcome:
@@ -220,7 +221,7 @@ def layer(name: str) -> Callable[[Callable[[Effort, Say, Outcome], None]], Layer
 
 
 def count(outcome: Outcome, kinds: Iterable[str], fired: Counter[str]) -> None:
-    """What was injected; a kind of fault that never was is red."""
+    """The injected faults; a kind of fault that never occurred is red."""
     outcome.faults = fired.total()
     outcome.injected = ", ".join(f"{kind} {fired[kind]}" for kind in kinds)
     outcome.guards += [f"never: {kind}" for kind in kinds if not fired[kind]]
@@ -232,7 +233,7 @@ def count_ended(outcome: Outcome, ended: int) -> None:
 
 
 def alone(check: Layer) -> None:
-    """Try one layer: python -m verify.NAME [--effort ci] [--seed 1] [--scale 0.5]"""
+    """Tries one layer: python -m verify.NAME [--effort ci] [--seed 1] [--scale 0.5]"""
     parser = argparse.ArgumentParser()
     parser.add_argument("--effort", choices=SCALES, default="ci")
     parser.add_argument("--scale", type=float)

@@ -1,4 +1,4 @@
-"""What a store promises about supervisors, runs whose processes they froze, and several orders."""
+"""The promises about supervisors, runs whose processes they froze, and several orders."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ def decisive(new: str, old: str) -> str:
 
 
 def attend(before: "Seen", after: "Seen", m: Attend, outcome: Any) -> Iterator[str]:
-    """Who attends is told of everything that has to be ended where it is, and of a halt."""
+    """A supervisor that attends receives everything it has to end, and any halt."""
     was = _supervisors(before).get(m.supervisor_id)
     alive = was is not None and was["state"] == "live"
     if outcome.known != alive:
@@ -37,7 +37,7 @@ def attend(before: "Seen", after: "Seen", m: Attend, outcome: Any) -> Iterator[s
 
 
 def frozen(before: "Seen", after: "Seen", m: Order) -> Iterator[str]:
-    """A run whose process is frozen is stopped when that is gone, not before; or was paused."""
+    """The stop of a run with a frozen process waits for the end of that; or the run was paused."""
     for run in before.rows["runs"] if m.kind != "pause" else ():
         attempt = before.attempts.get((run["id"], run["fence"]), {})
         worker = before.workers.get(attempt.get("worker"), {})
@@ -59,7 +59,7 @@ def frozen(before: "Seen", after: "Seen", m: Order) -> Iterator[str]:
 
 
 def ends(before: "Seen", after: "Seen", done: "Sequence[Done]") -> Iterator[str]:
-    """A supervisor is silent when its lease is over, and else what was said of it."""
+    """A supervisor whose lease is over is silent; otherwise its state is the one it was given."""
     said = {m.supervisor_id: m.state for m, _ in done if isinstance(m, Dismiss)}
     reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, TargetReport)}
     now, was = _supervisors(after), _supervisors(before)
@@ -87,9 +87,9 @@ def _late(was: "dict[str, Row]", now: "dict[str, Row]", at: float, by: str) -> I
 
 
 def is_certain(before: "Seen", worker_id: str, how: str) -> bool:
-    """Whether nothing of a worker acts, by what somebody has seen of its end.
+    """Whether nothing of a worker acts, judged by how its end was observed.
 
-    Who is elsewhere sees its lock, and not what it has started.
+    Another host sees the worker's lock, and not the programs it started.
     """
     started = any(
         row["worker"] == worker_id and row["mark"] and not row["quiet"]

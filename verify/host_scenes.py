@@ -1,7 +1,8 @@
 """Scenes of a host, judged from outside: who is alive, what the files say, what begins again.
 
-No process of andon's is asked whether it did what it should. Every process of a fleet holds a pipe
-(tests/chaos/test_halt.py); when a command says that all of them have ended, the pipe has.
+No andon process is asked whether it did its work. Every process of a fleet holds a pipe
+(tests/chaos/test_halt.py): when a command says that all of them have ended, the pipe must be
+closed.
 """
 
 import json
@@ -28,7 +29,7 @@ from andon.store.messages.stops import Reauthorize, TargetRow
 from andon.store.store import Register
 
 RUN = "r"
-# It ends as soon as somebody has run away from it, who does not.
+# It ends as soon as another process has escaped from its group; that one goes on.
 LEAVES = (
     FLEET.partition('open("stays"')[0]
     + """
@@ -36,7 +37,7 @@ while not os.path.exists("escaped") or not os.path.getsize("escaped"):
     time.sleep(0.01)
 """
 )
-# Its main thread leaves, as `exit(2)` does it; the kernel calls the process a zombie, and it acts.
+# Its main thread exits, as `exit(2)` does it; the kernel calls the process a zombie, and it acts.
 LEADERLESS = """
 import ctypes, os, platform, threading, time
 import andon
@@ -57,7 +58,7 @@ async def leave():
 async def leaderless(ctx: andon.Context) -> None:
     await ctx.step(leave)
 """
-# Its step starts a program that runs away from it, and waits.
+# Its step starts a program that leaves its session and keeps running, and waits.
 LAUNCHES = """
 import asyncio, subprocess, sys
 import andon
@@ -78,12 +79,12 @@ time.sleep(600)
 """
 AWAY = {"ANDON_STORE": "sqlite:////nowhere/andon.db"}
 NOT_PROVED = 3
-NOBODY = 1 << 22  # no kernel counts so far
+NOBODY = 1 << 22  # no kernel counts that far
 
 
 @contextmanager
 def fleet(host: Host, code: str = FLEET, faults: str = "") -> Iterator[tuple[Process, int]]:
-    """A command and one that has run away from it; the pipe that both of them hold."""
+    """A command and a process that escaped from it; the pipe that both of them hold."""
     env = {"ANDON_FAULTS": faults} if faults else {}
     command = ["--id", RUN, "--", sys.executable, "-c", code]
     with counted(host.folder) as reader, host.command(*command, env=env) as process:
@@ -109,17 +110,17 @@ def supervisor_of(host: Host) -> int:
 
 @contextmanager
 def agents_known(host: Host) -> Iterator[Process]:
-    """A worker without a supervisor, for the agents' names."""
+    """A worker without a supervisor, which registers the agents' names."""
     with host.process("work", "agents.py") as worker:
         worker.says("is ready")
         yield worker
 
 
-# ── ways in, and the way out ──────────────────────────────────────────────────────────────────────
+# ── pulling and lifting the latch ─────────────────────────────────────────────────────────────────
 
 
 def touched(host: Host) -> None:
-    """STOP is touched by hand; deleting it lifts nothing, and a person does who has seen it."""
+    """STOP is touched by hand; deleting it lifts nothing, a person who has seen it does."""
     with agents_known(host) as worker, fleet(host) as (process, reader):
         (host.home / "STOP").touch()
         assert_none_left(reader)
@@ -155,7 +156,7 @@ def refused(host: Host, *words: str, **given: Any) -> None:
 
 
 def signalled(host: Host) -> int:
-    """A supervisor that is told by a signal and dies while it obeys: the latch holds by then."""
+    """A supervisor gets a signal and dies while it obeys: the latch holds by then."""
     with agents_known(host), fleet(host, faults="halt:killing=kill") as (_, reader):
         pid = supervisor_of(host)
         os.kill(pid, signal.SIGUSR1)
@@ -169,7 +170,7 @@ def signalled(host: Host) -> int:
 
 
 def elsewhere(host: Host) -> None:
-    """Another host of the same store is halted: it is proved when nobody is left here."""
+    """Another host of the same store is halted: the halt is proved when no process is left here."""
     with fleet(host) as (_, reader):
         with host.process("halt", env={"ANDON_HOME": str(host.folder / "other")}) as process:
             code = process.ends()
@@ -179,7 +180,7 @@ def elsewhere(host: Host) -> None:
 
 
 def frozen(host: Host) -> None:
-    """Whoever stands still is ended by the command, and protects nobody."""
+    """The command ends a frozen process, which protects nothing."""
     with agents_known(host) as worker, fleet(host) as (process, reader):
         for one in (worker.process.pid, supervisor_of(host)):
             os.kill(one, signal.SIGSTOP)
@@ -190,7 +191,7 @@ def frozen(host: Host) -> None:
 
 
 def unseen(host: Host) -> None:
-    """Nobody here can know whether a worker of another host has ended."""
+    """Nobody on this host can know whether a worker of another host has ended."""
     far = this_process().but(boot="another", pid=NOBODY)
     with host.store() as store:
         store.write([Register(worker=far, agents=(), lease_seconds=600.0)])
@@ -201,7 +202,7 @@ def unseen(host: Host) -> None:
         def rows() -> list[TargetRow]:
             return [one for one in store.targets(found["receipt"]) if one.worker == far.id]
 
-        [row] = until(rows, "the order is written")  # which may go on without the command
+        [row] = until(rows, "the order is written")  # it may continue without the command
         assert row.stage != "verified", f"nobody has seen it: {row.evidence}"
 
 
@@ -220,7 +221,7 @@ def stopped(host: Host) -> None:
 
 
 def leaderless(host: Host) -> None:
-    """A worker whose main thread has left is not gone while another thread of it acts."""
+    """A worker whose main thread has left is not gone while another of its threads acts."""
     (host.folder / "leaderless.py").write_text(LEADERLESS)
     with counted(host.folder) as reader, host.process("work", "leaderless.py") as worker:
         worker.says("is ready")
@@ -231,7 +232,7 @@ def leaderless(host: Host) -> None:
 
 
 def launched(host: Host) -> None:
-    """What a step has started is ended with its run, whoever has run away from whom."""
+    """A program that a step started is ended with its run, even if it left the process group."""
     (host.folder / "launches.py").write_text(LAUNCHES)
     with counted(host.folder) as reader, host.process("work", "launches.py") as worker:
         worker.says("is ready")
@@ -242,7 +243,7 @@ def launched(host: Host) -> None:
 
 
 def orphaned(host: Host) -> None:
-    """A worker dies, and another one ends what it had started before it goes on with its run."""
+    """A worker dies; another one ends the programs it started before it resumes the run."""
     (host.folder / "launches.py").write_text(LAUNCHES)
     with counted(host.folder) as reader, host.process("work", "launches.py") as worker:
         worker.says("is ready")
@@ -258,9 +259,9 @@ def orphaned(host: Host) -> None:
 
 
 def newer(host: Host) -> None:
-    """A lift in the store is followed here, unless it was pulled again since: then that holds."""
+    """This host follows a lift in the store, unless the latch was pulled again since."""
     latch = Latch(str(host.home))
-    # It may be frozen while it holds the lock of the store, and is ended then.
+    # It may be frozen while it holds the store's lock; then it is ended.
     host.environment["ANDON_WATCHDOG_SECONDS"] = "2"
     with host.up() as supervisor:
         host.run("halt")
@@ -281,7 +282,7 @@ def newer(host: Host) -> None:
 
 
 def lift(host: Host) -> None:
-    """In the store alone, as somebody on another host would."""
+    """In the store alone, as a person on another host would."""
     with host.store() as store:
         [one] = store.latches()
         store.write([Reauthorize(epoch=one.epoch, scope=one.scope, by="ana", why="looked")])
@@ -289,7 +290,7 @@ def lift(host: Host) -> None:
 
 
 def cut_off(host: Host) -> None:
-    """A host that hears nothing of its store ends what it has begun."""
+    """A host that loses contact with its store ends what it has begun."""
     # Long enough for a busy machine to begin.
     host.environment |= {"ANDON_LOST_CONTACT": "stop", "ANDON_LOST_CONTACT_SECONDS": "5"}
     with fleet(host) as (_, reader):
@@ -298,7 +299,7 @@ def cut_off(host: Host) -> None:
 
 
 def stalled(host: Host) -> None:
-    """A worker that shows no sign of life is ended, and another one is started."""
+    """A worker without a sign of life is ended, and another one is started."""
     host.environment["ANDON_WATCHDOG_SECONDS"] = "2"
     with host.up() as supervisor:
         worker = worker_of(host)
@@ -307,11 +308,11 @@ def stalled(host: Host) -> None:
         until(lambda: supervisor.text.count("is ready") > 1, "another worker")
 
 
-# ── what supervisors leave, and take over ─────────────────────────────────────────────────────────
+# ── what supervisors leave behind and take over ───────────────────────────────────────────────────
 
 
 def left_behind(host: Host) -> None:
-    """A command that ends has not ended while somebody of it is alive."""
+    """A command has not ended while any of its processes is alive."""
     with fleet(host, LEAVES) as (process, reader):
 
         def over() -> bool:
@@ -325,7 +326,7 @@ def left_behind(host: Host) -> None:
 
 
 def neighbours(host: Host) -> None:
-    """Two supervisors of one home: neither takes anything from the other."""
+    """Two supervisors of one home: neither ends the other's processes."""
     with fleet(host) as (_, reader):
         stays = host.pid_in("stays")
         said = host.run("run", "--", sys.executable, "-c", "print('beside it')").stdout
@@ -336,7 +337,7 @@ def neighbours(host: Host) -> None:
 
 
 def upgraded(host: Host) -> None:
-    """A new image in the same process owns whom the old one owned."""
+    """A new image in the same process owns the children of the old one."""
     with host.up() as supervisor:
         worker = worker_of(host)
         os.kill(supervisor_of(host), signal.SIGUSR2)
@@ -355,7 +356,7 @@ def worker_of(host: Host) -> int:
 
 
 def stranger(host: Host) -> None:
-    """A process that has only the number of a dead one, or had it in another boot, is not meant."""
+    """A process that only reuses the number of a dead one, or of another boot, is left alone."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
         try:
             _blame(host, innocent.pid)
@@ -369,7 +370,7 @@ def stranger(host: Host) -> None:
 
 
 def _blame(host: Host, pid: int) -> None:
-    """Write it down as somebody's who is dead."""
+    """Registers it under the name of a dead process."""
     ticks = proc.start_ticks(pid)
     homes.make(str(host.home))
     for name, owner, boot, started in (
@@ -387,7 +388,7 @@ def _blame(host: Host, pid: int) -> None:
         (host.home / "state" / f"{entry.id}.json").write_text(json.dumps(state))
 
 
-# By the point that stands for what each of them is about.
+# By the point at which each of them is killed.
 SCENES = {
     "halt:latched": (touched, newer),
     "halt:sent": (elsewhere, unseen),

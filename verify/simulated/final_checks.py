@@ -1,4 +1,4 @@
-"""What must hold when a story is over: the laws of the chaos tests, and what each run answered."""
+"""Checks when a story is over: the laws of the chaos tests, and the answer of each run."""
 
 import json
 from collections import Counter
@@ -88,7 +88,7 @@ def _answer(fleet: "Fleet", run_id: str) -> Any:
 
 
 def _bookings(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
-    """What a transaction wrote to the user's own table is there once."""
+    """The rows that a transaction wrote to the user's own table are there once."""
     rows = fleet.store.rows("SELECT key FROM booked WHERE key LIKE ?", f"{run_id}/%")
     wanted = [f"{run_id}/booked-{n}" for n, what in enumerate(script) if what == "booked"]
     if sorted(key for (key,) in rows) != sorted(wanted):
@@ -108,7 +108,7 @@ def _waits(fleet: "Fleet", run_id: str) -> Iterator[str]:
 
 
 def _tidied(fleet: "Fleet", run_id: str) -> Iterator[str]:
-    """Every attempt but the last one, which may still be about it, unless its process is gone."""
+    """Every attempt but the last, which may still be cleaning up, unless its process is gone."""
     ends = fleet.poisoned or any(fleet.frequency[fault] for fault in ("crash", "drain"))
     if not ends and not fleet.orders:
         for one in fleet.store.attempts(run_id)[:-1]:
@@ -121,7 +121,7 @@ def _died(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
     """A step that fails once is tried again with its agent."""
     failing = script.count("once") + script.count("fail") + script.count("poison")
     certain = not fleet.frequency["provider error"] and not fleet.orders
-    # Who takes a snapshot beside a branch that was left behind is refused, and fails by itself.
+    # A snapshot beside a branch that was left behind is refused, and its run fails by itself.
     calm = not {*CHILDREN, "behind"} & set(script)
     one = script.count("once") == failing == 1
     if one and certain and calm and State.DEAD in _endings(fleet, run_id):
@@ -129,7 +129,7 @@ def _died(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
 
 
 def _undone(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
-    """A run that does not succeed leaves nothing that can be undone; the last went first."""
+    """A run that does not succeed leaves nothing to undo; the last effect is undone first."""
     endings = _endings(fleet, run_id)
     if endings.count("failed") > AGENT_RETRIES.retries:
         yield f"{run_id} was to fail once more at most, its attempts are {endings}"
@@ -139,8 +139,8 @@ def _undone(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
         if fleet.world.standing.get(key):
             yield f"{run_id} has not succeeded, and {key} was not undone"
     doubts = any(one.state == "in_doubt" for one in requests.journal(fleet.store, run_id))
-    # Of each owner: one that was frozen acts late, and what somebody may still do is undone after
-    # what is certain.
+    # Per owner: one that was frozen acts late, and effects still possible are undone after certain
+    # ones.
     for fence in sorted({fence for key, fence in fleet.world.undos if key in keys}):
         undone = [key for key, owner in fleet.world.undos if owner == fence and key in keys]
         last = list(reversed(dict.fromkeys(reversed(undone))))

@@ -1,6 +1,6 @@
-"""Runs that nothing befalls, on SQLite. A copy in which not even these end well is merely broken.
+"""Runs without faults, on SQLite. A copy in which not even these end well is merely broken.
 
-python -m verify.undisturbed
+python -m verify.baseline
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 from tests.chaos import agents, laws
 from tests.chaos.kill import make_tally
 
-from verify import scene
+from verify import harness
 
 RUNS = 3
 SECONDS = 20.0  # they take one or two
@@ -17,10 +17,10 @@ SECONDS = 20.0  # they take one or two
 def wrong() -> list[str]:
     found: list[str] = []
     with (
-        scene.scratch("undisturbed") as folder,
-        scene.forker() as forker,
-        scene.told(found),
-        scene.sited(forker, f"sqlite:///{folder}/andon.db", folder / "world") as site,
+        harness.scratch("undisturbed") as folder,
+        harness.forker() as forker,
+        harness.findings(found),
+        harness.sited(forker, f"sqlite:///{folder}/andon.db", folder / "world") as site,
     ):
         make_tally(site)
         runs = [site.start(agents.chaos, run=f"run-{number}") for number in range(RUNS)]

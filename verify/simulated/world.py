@@ -1,7 +1,7 @@
-"""The world outside: what agents do to it, counted by itself, and the person who is asked.
+"""The world outside: the effects of agents, counted independently, and the person who is asked.
 
-It trusts nothing that the runtime says. Each act is looked at when it happens: whoever acts must
-still be the owner as far as it may know, and nobody acts after its stop was proved.
+It trusts nothing that the runtime reports. Each act is checked when it happens: its worker must
+still be the owner as far as it can know, and nothing acts after its stop was proved.
 """
 
 import contextvars
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
     from verify.simulated.process import Process
 
-# How many operations may still begin under an order that was heard: one in each branch.
+# How many operations may still begin under an order that was received: one in each branch.
 UNDER_WAY = 2
-A_COMMIT = 0.01  # the store's time is known to a process as it was when it was asked
+A_COMMIT = 0.01  # a process knows the store's time as of its last question
 attempt: contextvars.ContextVar[int] = contextvars.ContextVar("attempt", default=0)
 _worlds: list["World"] = []  # the last one is in force
 
 
 class World:
-    """What really happened."""
+    """The effects that really happened."""
 
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet = fleet
         self.lines: list[tuple[str, str, int]] = []  # (what, key, attempt), as laws.py takes them
         self.undos: list[tuple[str, int]] = []  # and under which fence
         self.standing: dict[str, int] = {}  # how often an effect happened and was not undone
-        self.known: dict[str, int] = {}  # steps whose results an attempt was given, and which one
+        self.known: dict[str, int] = {}  # steps whose results an attempt got, and which one
         self.used: dict[str, str] = {}  # steps → the value that they were executed with
         self.acknowledges: dict[str, str] = {}  # effects → the step that is durable before them
-        self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many it has kept
+        self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many parts it saved
         self.saves: Counter[tuple[str, int]] = Counter()  # (run, attempt): snapshots it waited for
         self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
-        self.flying: dict[str, list[Process]] = {}  # who is inside the call of an effect
+        self.flying: dict[str, list[Process]] = {}  # the processes inside the call of an effect
         self.shields: dict[tuple[str, int], float] = {}  # (run, attempt) → until when
         self.keys: dict[str, str] = {}  # that andon gave to effects, and which; and the reverse
         self.beds: dict[str, float] = {}  # sleeps → when one was first asked for
         self.woken: dict[str, float] = {}  # and when its code was first answered
-        self.said: dict[str, list[tuple[str, Any]]] = {}  # questions → what was answered
+        self.said: dict[str, list[tuple[str, Any]]] = {}  # questions → their answers
         self.refused: set[str] = set()  # effects that cannot be undone for now
         self.failed: set[str] = set()  # steps that fail once, and have
-        self.mess: dict[tuple[str, int], list[str]] = {}  # (run, attempt) → what is to be tidied up
-        self.left: list[Future[int]] = []  # what agents do not wait for; loops forget such tasks
+        self.mess: dict[tuple[str, int], list[str]] = {}  # (run, attempt) → its clean-ups
+        self.left: list[Future[int]] = []  # tasks without a waiter; loops forget those
         self.violations: list[str] = []
 
     @contextmanager
@@ -87,12 +87,12 @@ class World:
         self._look_at_orders(key)
         if key in self.acknowledges:
             self._look_at_result(self.acknowledges[key])
-        # One that was frozen before it began may yet begin: what it writes is refused.
+        # A step frozen before it began may yet begin: its result is refused.
         if attempt.get() > self.known.get(key, attempt.get()):
             self.wrong(f"{key} executes again although its result was given to the agent")
 
     def uses(self, key: str, value: str) -> None:
-        """What is acted upon was durable before: it is the same in every attempt."""
+        """A value that is acted upon was durable before: it is the same in every attempt."""
         self.fleet.current.refuse_dead()
         if self.used.setdefault(key, value) != value:
             self.wrong(f"{key} executes with another value than before")
@@ -123,7 +123,7 @@ class World:
             self.flying[key].remove(process)
 
     def act(self, what: str, key: str, fence: Fence, child: "Child | None" = None) -> None:
-        """It happens; `child`: by a program, which lives as long as nobody has ended it."""
+        """It happens; `child`: by a program, which lives until it is ended."""
         self._look_at_stops(key, fence.counter)
         if what == "idempotent" and self.standing.get(key):
             return  # the provider knows the key
@@ -133,7 +133,7 @@ class World:
             self.wrong(f"{key} happened twice")
 
     def look_at_certain(self, process: "Process", effects: Iterable[EffectRow]) -> None:
-        """What is written to be certain, or to be in nobody's hands, is not in who writes it's."""
+        """An effect written as certain, or as idle, must not be in progress in its writer."""
         for one in effects:
             open_ = one.state in ("started", "in_doubt", "undoing")
             if one.state == "started" and one.quiet:
@@ -150,7 +150,7 @@ class World:
         self.standing[key] = 0
 
     def refuses(self, key: str) -> bool:
-        """Some are not undone any more by themselves, until a person has seen to it."""
+        """Some cannot be undone automatically, until a person has repaired them."""
         if key not in self.refused and self.fleet.strikes("provider error"):
             self.refused.add(key)
         return key in self.refused
@@ -177,7 +177,7 @@ class World:
             self.wrong(f"{run_id} goes on, and its snapshot is not durable")
 
     def look_at_given(self, key: str, result: Any) -> None:
-        """An undo is given what the effect returned, if that is known."""
+        """An undo gets the result of the effect, if that is known."""
         last = self.fleet.store.rows(
             "SELECT state FROM andon_journal WHERE run_id = ? AND key = ?"
             " AND state IN ('started', 'confirmed') ORDER BY seq DESC LIMIT 1",
@@ -188,7 +188,7 @@ class World:
             self.wrong(f"{key} is undone without its result, with {result!r}")
 
     def named(self, who: str, key: str) -> None:
-        """A key that andon gives is one effect's, and always the same."""
+        """A key that andon gives belongs to one effect, and is always the same."""
         self.fleet.current.refuse_dead()
         if self.keys.setdefault(who, key) != key or self.keys.setdefault(key, who) != who:
             self.wrong(f"{who} has the key {key}, which is {self.keys.get(key)}'s")
@@ -201,7 +201,7 @@ class World:
 
     @contextmanager
     def shield(self, run_id: str, seconds: float) -> Iterator[None]:
-        """A block that nobody who is polite cuts short."""
+        """A block that no polite stop cuts short."""
         process, number = self.fleet.current, attempt.get()
         owned = process.worker.attempts[run_id]
         leaving = owned.exit.reason is not None
@@ -223,7 +223,7 @@ class World:
         early = drain.begun and own_time() < ends
         return ("drained", "paused", "cancelled", *(("stopped",) if early else ()))
 
-    # ── tidying up ────────────────────────────────────────────────────────────────────────────
+    # ── clean-up ──────────────────────────────────────────────────────────────────────────────
 
     def untidy(self, run_id: str, name: str) -> None:
         self.mess.setdefault((run_id, attempt.get()), []).append(name)
@@ -247,7 +247,7 @@ class World:
             self.wrong(f"{key} wakes up after {self.fleet.clock.now - self.beds[key]:.2f} s")
 
     def in_time(self, key: str, seconds: float) -> None:
-        """It goes on before that, if nothing holds anybody up."""
+        """It resumes before that, unless a fault holds it up."""
         self.woken.setdefault(key, self.fleet.clock.now)
         if self.fleet.undisturbed() and self.woken[key] > self.beds[key] + seconds:
             self.wrong(f"{key} is not awake after {seconds} s")
@@ -263,7 +263,7 @@ class World:
         self.pieces[key, attempt.get()] = len(found)
 
     def went_on(self, key: str, found: list[int]) -> None:
-        """A step begins with what it was given of itself."""
+        """A step begins with its own partial progress."""
         self.fleet.current.refuse_dead()
         number = attempt.get() - 1
         kept = [count for (one, _), count in self.pieces.items() if one == key]
@@ -278,14 +278,14 @@ class World:
             self.wrong(f"{key} was cut off in attempt {number}, and its partial value is lost")
 
     def look_at_kept(self, key: str, found: list[int]) -> None:
-        """A partial value is durable after a second, if nothing holds the store up."""
+        """A partial value is durable after a second, unless a fault delays the store."""
         run_id = key.partition("/")[0]
         owned = self.fleet.store.rows(
             "SELECT 1 FROM andon_runs WHERE id = ? AND attempt = ? AND state = 'running'",
             run_id,
             attempt.get(),
         )
-        if not self.fleet.calm() or not owned:  # who was killed and has not heard of it is refused
+        if not self.fleet.calm() or not owned:  # a killed one without its order is refused
             return
         rows = self.fleet.store.rows("SELECT body FROM andon_checkpoints WHERE run_id = ?", run_id)
         if found not in [json.loads(body) for (body,) in rows]:
@@ -303,7 +303,7 @@ class World:
             self.wrong(f"{key} is not durable, and what is after it begins")
 
     def _look_at_orders(self, key: str) -> None:
-        """Who has said that it heard of an order, or is to go, begins nothing more."""
+        """A process that acknowledged an order, or that drains, begins nothing more."""
         run_id = key.partition("/")[0]
         if self.shields.get((run_id, attempt.get()), 0.0) > self.fleet.clock.now:
             return
@@ -320,10 +320,10 @@ class World:
         if heard:
             self.deaf[run_id, attempt.get()] += 1
             if self.deaf[run_id, attempt.get()] > UNDER_WAY:
-                self.wrong(f"{key} begins although its stop was heard of")
+                self.wrong(f"{key} begins after its order was acknowledged")
 
     def _look_at_owner(self, process: "Process", key: str, fence: Fence) -> None:
-        """Nobody begins an effect after the end of its lease: it must not trust it that long."""
+        """No process begins an effect after its lease: it must not trust it for that long."""
         fleet, run_id = self.fleet, key.partition("/")[0]
         rows = fleet.store.rows(
             "SELECT w.id, w.state, w.lease_until FROM andon_attempts a"
@@ -340,7 +340,7 @@ class World:
             self.wrong(f"{worker_id} begins {key} after its lease has ended")
 
     def _look_at_journal(self, key: str, fence: Fence, written: tuple[str, ...]) -> None:
-        """What changes the world is durably written down before it is done, by who does it."""
+        """An effect is durably written down before it is done, by the process that does it."""
         last = self.fleet.store.rows(
             "SELECT state FROM andon_journal WHERE run_id = ? AND key = ? AND fence = ?"
             " ORDER BY seq DESC LIMIT 1",
@@ -378,7 +378,7 @@ class World:
             self._look_at_stops(key, fence)
 
     def may_happen(self, key: str) -> bool:
-        """Whether somebody is still inside the call, or has a thread or process that acts."""
+        """Whether a process is still inside the call, or has a thread or program that acts."""
         inside = any(process.alive for process in self.flying.get(key, ()))
         if inside or self.fleet.children.of(key):
             return True
@@ -393,12 +393,12 @@ def the_world() -> World:
 
 
 class Person:
-    """Answers asks. A careful one: not before nobody can be acting any more."""
+    """Answers asks. Careful: never while a process may still be acting."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.seen: dict[tuple[str, str], float] = {}
-        self.ignored: dict[str, bool] = {}  # questions that have their time, and it is let pass
+        self.ignored: dict[str, bool] = {}  # questions whose deadline the person lets pass
 
     def look(self) -> None:
         fleet = self.world.fleet
@@ -426,7 +426,7 @@ class Person:
             self._say(ask, decision, given)
 
     def _decide(self, ask: AskRow) -> None:
-        """What the code itself asked for."""
+        """A question that the code itself asked."""
         if ask.expires_at is not None and self.ignored.setdefault(
             ask.question, self.world.fleet.chance.random() < 0.5
         ):

@@ -1,8 +1,8 @@
-"""Real power cuts: an ext4 of its own is shut down while a worker writes to it, and mounted again.
+"""Real power cuts: an ext4 is shut down while a worker writes to it, and mounted again.
 
-EXT4_IOC_SHUTDOWN without a flush of the journal: what was not synced is gone, as after a cut. The
-worker is stopped first, because the call races with a sync that is on its way. Needs root, a loop
-device and mkfs.ext4; where one is missing, the outcome says so and nothing is red.
+EXT4_IOC_SHUTDOWN without a flush of the journal: unsynced data is gone, as after a power cut. The
+worker is stopped first, because the call races with a sync in flight. Needs root, a loop device and
+mkfs.ext4; where one is missing, the outcome says so and nothing is red.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Forker, Site, until
 from tests.chaos.kill import make_tally
 
-from verify import scene, syscalls
+from verify import harness, syscalls
 from verify.layer import Effort, Outcome
 
 SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32), from <ext4.h>
@@ -78,7 +78,7 @@ def mounted(image: Path, disk: Path) -> Iterator[Path]:
     try:
         yield disk
     finally:
-        for _ in range(100):  # a process that was killed lets go of it a moment later
+        for _ in range(100):  # A killed process releases the mount a moment later.
             if not subprocess.run(["umount", disk], capture_output=True, check=False).returncode:
                 break
             time.sleep(0.05)
@@ -98,7 +98,7 @@ def cut(forker: Forker, place: Path, chance: random.Random) -> list[str]:
     image, disk, folder = made(place), place / "disk", place / "world"
     url = f"sqlite:///{disk}/andon.db"
     with mounted(image, disk):
-        with scene.sited(forker, url, folder) as site:
+        with harness.sited(forker, url, folder) as site:
             make_tally(site)
             for name in RUNS:
                 site.start(agents.sequence, run=name)
@@ -107,23 +107,23 @@ def cut(forker: Forker, place: Path, chance: random.Random) -> list[str]:
             some = chance.randrange(1, 40)
             until(lambda: len(world.lines(folder)) >= some or not site.open_runs(), "some work")
             process.freeze()
-        # The site's processes are gone, stopped as they were; only the disk has not been told.
+        # The processes of the site are gone without a shutdown; the disk has not been synced.
         shut_down(disk)
     wrong: list[str] = []
-    with mounted(image, disk), scene.told(wrong), scene.sited(forker, url, folder) as site:
+    with mounted(image, disk), harness.findings(wrong), harness.sited(forker, url, folder) as site:
         wrong += judged(site)
         site.worker(settings=syscalls.SETTINGS)
-        site.finish(scene.HANG_SECONDS)
+        site.finish(harness.HANG_SECONDS)
         site.end()
         wrong += judged(site, over=True)
     return wrong
 
 
 def judged(site: Site, *, over: bool = False) -> list[str]:
-    wrong = laws.broken(site.store, site.folder, RUNS) + scene.damage(site.store)
+    wrong = laws.broken(site.store, site.folder, RUNS) + harness.damage(site.store)
     for name in RUNS:
-        wrong += scene.lost(site.store, site.folder, name)
-        wrong += scene.forgotten(site.folder, name)
+        wrong += harness.lost(site.store, site.folder, name)
+        wrong += harness.forgotten(site.folder, name)
         if over and laws.result(site.store, name) != agents.SEQUENCE:
             wrong.append(f"{name}: its result is {laws.result(site.store, name)}")
     return wrong
