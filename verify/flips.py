@@ -70,7 +70,10 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     with harness.scratch("flips") as folder:
         with harness.forker() as forker:
             whole, logged = made(forker, folder)
-        truths = {"andon.db": read_all(copy(whole, folder)), "andon.db-wal": read_all(copy(logged, folder))}
+        truths = {
+            "andon.db": read_all(copy(whole, folder)),
+            "andon.db-wal": read_all(copy(logged, folder)),
+        }
         chance = random.Random(effort.seed)
         pages = tables(whole / "andon.db")
         last = range(last_two(logged / "andon.db-wal"), sys.maxsize)

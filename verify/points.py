@@ -215,7 +215,7 @@ def held_in_a_program(host: Host) -> int:
 
 def storm_is_ended(_: Host) -> int:
     """Processes that replace themselves while being killed: none is left when the halt says so."""
-    command = [sys.executable, "-m", "tests.supervisor.ptree", "halt", "walk", "storm"]
+    command = [sys.executable, "-m", "tests.supervisor.scratch_tree", "halt", "walk", "storm"]
     for _storm in range(STORMS):
         done = subprocess.run(
             command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False

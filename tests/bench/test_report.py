@@ -1,4 +1,4 @@
-"""What the benchmark makes of its samples: figures, ratios, verdicts, the page and its plots."""
+"""The report of the benchmark: figures, ratios, verdicts, the page and its plots."""
 
 import contextlib
 from dataclasses import replace
@@ -83,7 +83,7 @@ def test_a_figure_is_the_median_of_round_medians() -> None:
 
 
 def test_a_ratio_is_taken_within_a_block() -> None:
-    # A machine that is ten times slower for a while hits both sides.
+    # A machine that is ten times slower for a while affects both sides.
     quiet, loud = step("andon-sqlite", 150e-6), step("andon-sqlite", 1500e-6, raw=1e-3, round_=1)
     found = results(*quiet, *loud, *step("andon-sqlite", 200e-6, round_=2))
     assert against_raw(found, "W1", "andon-sqlite", STEP) == pytest.approx(1.5)
@@ -115,7 +115,7 @@ def test_a_target_is_met_only_on_every_store() -> None:
     assert verdict(results(*good, *step("dbos-sqlite", 1)), "3 × faster") == "met"
 
 
-def test_what_was_not_measured_is_not_met() -> None:
+def test_a_target_without_measurements_is_not_met() -> None:
     assert verdict(results(), "raw commit") == "not measured"
     assert verdict(results(*step("andon-sqlite", 1e-6)), "3 × faster") == "not measured"  # no peer
     half = results(*step("andon-sqlite", 149e-6))
@@ -123,13 +123,13 @@ def test_what_was_not_measured_is_not_met() -> None:
     assert verdict(half, "raw commit") == "not measured"
 
 
-def test_more_is_better_where_it_is() -> None:
+def test_more_is_better_for_rates() -> None:
     peers = rate("restate", 1000)
     assert verdict(results(peers, *(rate(one, 10_000) for one in OURS)), "10 ×") == "met"
     assert verdict(results(peers, *(rate(one, 9_999) for one in OURS)), "10 ×") == "missed"
 
 
-def test_less_than_is_not_at_most() -> None:
+def test_less_than_excludes_equality() -> None:
     def resumed(seconds: float) -> Results:
         return results(Sample("W4", "andon-sqlite", 0, {"resumed": seconds}))
 
@@ -160,7 +160,7 @@ def test_one_round_that_lost_its_partial_value_is_seen() -> None:
     )
 
 
-def test_the_worst_is_of_all_rounds() -> None:
+def test_the_worst_value_is_taken_over_all_rounds() -> None:
     worst = next(one for one in W4.columns if one.measure == "worst")
     samples = [Sample("W4", "restate", number, {"worst": 0.1 * number}) for number in range(4)]
     assert figure(results(*samples), "W4", "restate", worst) == pytest.approx(0.3)
@@ -189,7 +189,7 @@ def test_numbers_are_readable(value: object, unit: str, text: str) -> None:
     assert page.shown(value, unit) == text
 
 
-def test_the_page_says_what_it_was_made_from_and_what_was_missed() -> None:
+def test_the_page_names_its_sources_and_the_missed_targets() -> None:
     found = results(
         *step("andon-sqlite", 149e-6),
         *step("andon-postgres", 200e-6),
@@ -205,7 +205,7 @@ def test_the_page_says_what_it_was_made_from_and_what_was_missed() -> None:
     assert "| andon on SQLite | 149 µs | 1.49× | 0.03× |" in text
     assert "| DBOS on SQLite | 5,000 µs | 50.0× | best peer |" in text
     assert "[1] Restate: npm is not installed" in text
-    assert "## W2" not in text  # nobody measured it
+    assert "## W2" not in text  # it was not measured
     assert "quick run" not in text
     assert "**A quick run**" in page.page(story(found, quick=True))
 
@@ -264,7 +264,7 @@ class Unused:
 
 
 class Scripted:
-    """A driver that has its answers ready."""
+    """A driver with prepared answers."""
 
     def __init__(self, **answers: dict[str, Any]) -> None:
         self.answers, self.asked = answers, list[str]()
@@ -276,7 +276,7 @@ class Scripted:
         return self.answers[self.asked[-1]]
 
 
-def test_what_a_system_lacks_does_not_take_the_rest_from_it() -> None:
+def test_a_missing_feature_does_not_cost_a_system_its_other_rows() -> None:
     system = BY_KEY["langgraph-sqlite"]
     measuring = Measuring(None, [system], [W3], quick=True)  # type: ignore[arg-type]
     limit = Scripted(latency={"answer": {"start": 1e-3}}, short={"answer": {"rate": 10_000}})
@@ -293,7 +293,7 @@ def test_what_a_system_lacks_does_not_take_the_rest_from_it() -> None:
     assert note == "[1] LangGraph on SQLite: it has no queue"
 
 
-def test_no_round_begins_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_would_end_too_late_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     measuring = Measuring(None, [], [W1, W3], quick=True)  # type: ignore[arg-type]
     begun = list[list[str]]()
 
@@ -317,7 +317,7 @@ def test_sizes_are_smaller_for_peers_and_when_it_is_quick() -> None:
     assert ask.given(peer=True, quick=True) == {"runs": 100, "steps": 5}
 
 
-def test_what_is_chosen_is_known_and_the_limits_are_always_there() -> None:
+def test_only_known_systems_are_chosen_and_limits_are_always_there() -> None:
     names = [one.key for one in chosen_systems("andon-sqlite, dbos")]
     assert names == ["raw-sqlite", "raw-postgres", "andon-sqlite", "dbos-sqlite", "dbos-postgres"]
     assert chosen_systems("") == list(SYSTEMS)

@@ -1,4 +1,4 @@
-"""Terminals on both databases, and on SQLite for what no database has a part in."""
+"""Terminals on both databases, and on SQLite alone for tests that no database affects."""
 
 from pathlib import Path
 

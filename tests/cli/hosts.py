@@ -58,7 +58,7 @@ class Host(Terminal):
             yield process
 
     def pid_in(self, name: str) -> int:
-        """What somebody wrote there: who it is here, also if a namespace calls it otherwise."""
+        """The pid a process wrote there, as seen from here also across a pid namespace."""
         path = self.folder / name
         found = until(lambda: path.exists() and path.read_text().strip(), f"{name} is written")
         return next(iter(self._called(int(found))), int(found))

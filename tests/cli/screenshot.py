@@ -1,4 +1,4 @@
-"""A command on a real terminal that goes on meanwhile: its keys, its size, its last picture."""
+"""A command that keeps running on a real terminal: its keys, its size, its last frame."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Screen:
-    """What a command draws, and the state of the terminal that it draws on."""
+    """The output of a command, and the state of the terminal that it draws on."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", main: int, other: int) -> None:
         self.process, self._main, self._other = process, main, other
@@ -33,7 +33,7 @@ class Screen:
 
     @property
     def lines(self) -> list[str]:
-        """The last whole picture, without its colours."""
+        """The last complete frame, without its colours."""
         found = PICTURE.findall(self.raw)
         return CODES.sub("", found[-1]).replace("\r", "").split("\n") if found else []
 
@@ -42,7 +42,7 @@ class Screen:
         return "\n".join(self.lines)
 
     def shows(self, *words: str, without: str | None = None) -> str:
-        """Wait for a picture with all those words."""
+        """Waits for a frame with all those words."""
         end = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < end:
             text = self.text
@@ -54,7 +54,7 @@ class Screen:
         )
 
     def draws(self, words: str) -> None:
-        """Wait for those words anywhere in what was drawn."""
+        """Waits for those words anywhere in the output."""
         end = time.monotonic() + LIMIT_SECONDS
         while words not in self.raw and time.monotonic() < end:
             self._read(0.2)

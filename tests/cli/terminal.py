@@ -14,9 +14,9 @@ from typing import Any
 
 import andon
 
-# Of the product that is under test here: it may be a copy with a bug planted in it.
+# Of the product under test: it may be a copy with a planted bug.
 SOURCE = Path(andon.__file__).parents[1]
-# Generous: a promise that is not kept is an error, not a hang; a slow machine is neither.
+# Generous: a broken promise is an error, not a hang, and a slow machine is neither.
 LIMIT_SECONDS = 60.0
 
 AGENTS = """
@@ -96,7 +96,7 @@ async def stuck(ctx, marker, plain=False):
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition, and no longer than the limit."""
+    """Waits for a condition, and no longer than the limit."""
     end = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < end:
         found = condition()
@@ -125,7 +125,7 @@ class Process:
         return "".join(self.lines)
 
     def says(self, words: str) -> str:
-        """Wait for those words."""
+        """Waits for those words."""
 
         def found() -> bool:
             return words in self.text or self.process.poll() is not None
@@ -163,7 +163,7 @@ class Terminal:
     def run(
         self, *arguments: str, code: int = 0, **given: Any
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end; its exit code must be `code`."""
+        """Runs a command to its end; its exit code must be `code`."""
         environment = self.environment | given.pop("env", {})
         done = subprocess.run(
             self._command(*arguments),
@@ -182,7 +182,7 @@ class Terminal:
         return self.run(*arguments, code=code, **given).stdout
 
     def error(self, *arguments: str, code: int, **given: Any) -> str:
-        """The message of a command that must fail and answer nothing."""
+        """The message of a command that must fail without output."""
         done = self.run(*arguments, code=code, **given)
         assert done.stdout == ""
         assert "Traceback" not in done.stderr
@@ -199,7 +199,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def process(self, *arguments: str, **given: Any) -> Iterator[Process]:
-        """A command that goes on meanwhile."""
+        """A command that keeps running."""
         process = subprocess.Popen(
             self._command(*arguments),
             cwd=self.folder,

@@ -39,13 +39,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_does_not_fit_is_refused_with_code_2(desk: Terminal, command: tuple[str, str]) -> None:
+def test_an_argument_that_does_not_fit_is_refused_with_code_2(
+    desk: Terminal, command: tuple[str, str]
+) -> None:
     for word, why in REFUSED[: 2 if command[0] == "crashtest" else None]:
         assert why in desk.error(*command, "topic=x", word, code=2)
     assert desk.json("ps") == []
 
 
-def test_a_document_is_checked_as_words_are(desk: Terminal) -> None:
+def test_a_json_document_is_checked_like_words(desk: Terminal) -> None:
     document = '{"topic": "x", "items": "1"}'
     said = desk.error("start", "desk", "--input", "-", code=2, input=document)
     assert "argument items: expected int, found '1'" in said
@@ -66,7 +68,7 @@ def test_a_document_is_checked_as_words_are(desk: Terminal) -> None:
         (["topic=x", "loose=5", 'tags=["1"]', "mode=b"], ["x", 1, ["1"], "b", 5, 0]),
     ],
 )
-def test_words_are_read_for_the_parameter_they_are_for(
+def test_words_are_read_by_the_type_of_their_parameter(
     local: Terminal, words: list[str], found: list[object]
 ) -> None:
     (local.folder / "desk.py").write_text(DESK)
@@ -75,13 +77,13 @@ def test_words_are_read_for_the_parameter_they_are_for(
     assert "begins like JSON" not in done.stderr
 
 
-def test_broken_json_for_a_parameter_without_a_type_is_told(desk: Terminal) -> None:
+def test_broken_json_for_an_untyped_parameter_is_reported(desk: Terminal) -> None:
     done = desk.run("start", "desk", "topic=x", "loose=[1,")
     assert "argument 'loose' looks like JSON, but is not valid and is taken as text" in done.stderr
     assert desk.json("show", done.stdout.strip())["input"]["loose"] == "[1,"
 
 
-def test_arguments_without_a_parameter_are_checked_by_the_annotation_of_all_of_them(
+def test_arguments_without_a_parameter_are_checked_by_the_kwargs_annotation(
     local: Terminal,
 ) -> None:
     (local.folder / "extra.py").write_text(
@@ -93,7 +95,7 @@ def test_arguments_without_a_parameter_are_checked_by_the_annotation_of_all_of_t
     assert json.loads(local("run", "extra.py", "plain=x", "a=1")) == {"a": 1}
 
 
-def test_dates_and_pairs_are_checked_before_there_is_a_run(local: Terminal) -> None:
+def test_dates_and_pairs_are_checked_before_a_run_exists(local: Terminal) -> None:
     (local.folder / "dated.py").write_text(
         "import datetime, andon\n\n@andon.agent\n"
         "async def dated(ctx, day: datetime.date, pair: tuple[int, str] = (1, 'a')):\n"

@@ -22,7 +22,9 @@ from tests.cli.terminal import Terminal
     ],
     ids=lambda words: " ".join(words) if isinstance(words, tuple) else str(words),
 )
-def test_what_is_refused_leaves_no_file(local: Terminal, words: tuple[str, ...], code: int) -> None:
+def test_a_refused_command_leaves_no_file(
+    local: Terminal, words: tuple[str, ...], code: int
+) -> None:
     (local.folder / "home").mkdir()
     before = {path.name for path in local.folder.iterdir()}
     url = f"sqlite:///{local.folder}/new/andon.db"

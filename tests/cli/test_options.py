@@ -29,7 +29,7 @@ COMMANDS = dict(every_command())
 
 
 def options(name: str) -> dict[str, click.Option]:
-    """What the help of a command shows, by its long spelling."""
+    """The options in a command's help, by their long spelling."""
     return {
         spelling: one
         for one in COMMANDS[name].params
@@ -43,7 +43,7 @@ def uses(option: str) -> dict[str, click.Option]:
     return {name: options(name)[option] for name in COMMANDS if option in options(name)}
 
 
-def test_all_is_for_commands_that_act_and_old_for_those_that_look() -> None:
+def test_all_is_for_commands_that_act_and_old_for_those_that_list() -> None:
     assert uses("--all").keys() == ACTS
     assert uses("--old").keys() == LOOKS
 
@@ -81,7 +81,7 @@ def test_an_option_says_the_same_everywhere(option: str) -> None:
     assert len(texts) == 1, texts
 
 
-def test_no_option_but_these_takes_seconds_or_another_word_for_a_limit() -> None:
+def test_no_other_option_takes_seconds_or_another_word_for_a_limit() -> None:
     other = re.compile(r"--(.*seconds|wait|most|max.*|count|for-seconds)$")
     assert not [(name, one) for name in COMMANDS for one in options(name) if other.match(one)]
 
@@ -110,11 +110,11 @@ def test_the_help_of_every_command_fits_80_columns_and_hides_old_words(name: str
         assert not isinstance(one, click.Option) or one.hidden or one.help, f"{one.name}: no help"
 
 
-def test_the_list_of_commands_fits_80_columns_and_no_sentence_of_it_is_cut() -> None:
+def test_the_list_of_commands_fits_80_columns_without_cutting_a_sentence() -> None:
     with click.Context(cli, info_name="andon", terminal_width=80) as ctx:
         shown = cli.get_help(ctx)
     assert not [line for line in shown.split("\n") if len(line) > 80]
-    # The usage itself ends so.
+    # The usage itself ends this way.
     assert not [line for line in shown.split("\n")[1:] if line.endswith("...")]
 
 
@@ -139,7 +139,7 @@ def test_every_sentence_of_the_help_has_a_subject_of_its_own() -> None:
         ("k8s", "render", "--grace", "80"),
     ],
 )
-def test_old_words_and_every_way_to_say_how_long_go_on_working(
+def test_old_words_and_every_way_to_write_a_duration_keep_working(
     local: Terminal, line: tuple[str, ...]
 ) -> None:
     local("limit", "queue:x", "--at-most", "1")  # there is a store
@@ -155,11 +155,11 @@ def test_old_words_and_every_way_to_say_how_long_go_on_working(
         (["--timeout", "soon"], panic.WAIT_SECONDS),
     ],
 )
-def test_halt_understands_how_long_as_all_others_do(arguments: list[str], wait: float) -> None:
+def test_halt_reads_durations_as_all_other_commands_do(arguments: list[str], wait: float) -> None:
     assert panic.parsed(arguments).wait == wait
 
 
-def test_the_two_ways_into_halt_know_the_same_options() -> None:
+def test_both_parsers_of_halt_know_the_same_options() -> None:
     assert options("halt").keys() - {"--json"} == {"--why", "--by", "--timeout", "--store"}
     for name in options("halt"):
         line = [name] if name == "--json" else [name, "1"]
@@ -172,7 +172,7 @@ def test_a_wrong_time_is_refused_with_what_was_expected(local: Terminal) -> None
     assert "expected 10s, 5m, 2h or 1d" in found
 
 
-# ── words that there are not ──────────────────────────────────────────────────────────────────
+# ── unknown words ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -190,17 +190,17 @@ def test_a_wrong_time_is_refused_with_what_was_expected(local: Terminal) -> None
         (("xyzzy",), "andon --help lists them."),
     ],
 )
-def test_an_unknown_command_is_refused_and_the_near_one_named(
+def test_an_unknown_command_is_refused_and_the_nearest_one_named(
     local: Terminal, line: tuple[str, ...], near: str
 ) -> None:
     assert near in local.error(*line, code=2)
 
 
-def test_an_unknown_option_is_refused_and_the_near_one_named(local: Terminal) -> None:
+def test_an_unknown_option_is_refused_and_the_nearest_one_named(local: Terminal) -> None:
     assert "'--timeout'" in local.error("wait", "r", "--timeot", "3", code=2)
 
 
-def test_an_old_spelling_is_never_the_near_one(local: Terminal) -> None:
+def test_an_old_spelling_is_never_suggested(local: Terminal) -> None:
     said = local.error("pause", "--wiat", "3", code=2)
     assert "'--why'" in said or "'--within'" in said
     assert "'--wait'" not in said
@@ -223,7 +223,7 @@ def test_a_wrong_number_is_refused_with_what_was_expected(
     assert local.error(*line, code=2).rstrip().endswith(expected)
 
 
-def test_every_word_that_other_tools_have_leads_to_commands_that_there_are() -> None:
+def test_every_word_of_other_tools_leads_to_an_existing_command() -> None:
     for meant in stop_options.SIMILAR.values():
         assert all(name == "--help" or name in COMMANDS for name in meant), meant
     assert not stop_options.SIMILAR.keys() & COMMANDS.keys()

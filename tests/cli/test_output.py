@@ -1,4 +1,4 @@
-"""What agents wrote cannot act on the terminal that shows it."""
+"""Text that agents wrote cannot act on the terminal that shows it."""
 
 import io
 import json
@@ -57,7 +57,7 @@ def test_a_password_is_not_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
-def test_what_somebody_did_to_a_run_is_said_once() -> None:
+def test_the_error_of_a_killed_run_is_shown_without_its_type() -> None:
     stopped = {"type": "Killed", "message": "killed by ana: it hangs (rcp_1)"}
     assert failure(stopped) == "killed by ana: it hangs (rcp_1)"
     assert failure({"type": "ValueError", "message": "bad"}) == "ValueError: bad"
@@ -76,12 +76,14 @@ def test_an_age_is_short(seconds: float, words: str) -> None:
     assert age(seconds) == words
 
 
-def test_a_time_that_no_calendar_has_is_still_shown() -> None:
+def test_a_time_outside_the_calendar_is_still_shown() -> None:
     assert output.clock(None) == "-"
     assert output.clock(1e300).startswith("1000")
 
 
-def test_symbols_give_way_to_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symbols_are_replaced_where_the_terminal_lacks_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert output.state("running") in ("● running", "* running")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
     assert output.state("running") == "* running"
@@ -108,7 +110,7 @@ async def hostile(ctx, **given):
 """
 
 
-def test_nothing_an_agent_says_reaches_the_terminal_unseen(andon: Terminal) -> None:
+def test_no_control_character_of_an_agent_reaches_the_terminal(andon: Terminal) -> None:
     (andon.folder / "hostile.py").write_text(HOSTILE_AGENT)
     text = "\x1b[2J\u202e\x9b"
     with andon.worker("hostile.py", "-v") as worker:
@@ -146,7 +148,7 @@ def test_a_terminal_without_unicode_can_show_every_run(local: Terminal) -> None:
     assert "日本" in local("wait", run_id, env={"PYTHONIOENCODING": "utf-8"})
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(local: Terminal) -> None:
+def test_a_reader_that_closes_the_pipe_early_is_no_error(local: Terminal) -> None:
     with local.worker():
         run_id = local(
             "start", "echo", "--input", "-", input=json.dumps({"x": "y" * 500_000})
@@ -160,7 +162,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(local: Terminal) -> None:
 
 
 @pytest.mark.parametrize("command", ["ps", "init", "versions", "--help"])
-def test_a_reader_that_has_gone_is_told_by_the_exit_code(local: Terminal, command: str) -> None:
+def test_the_exit_code_shows_that_the_reader_of_a_pipe_has_gone(
+    local: Terminal, command: str
+) -> None:
     with local.worker():
         local.start("greet")
     reading, writing = os.pipe()
@@ -189,5 +193,5 @@ def test_a_reader_that_has_gone_is_told_by_the_exit_code(local: Terminal, comman
         (7080, "1 h 58 min"),
     ],
 )
-def test_how_long_is_said_exactly_enough(seconds: float, words: str) -> None:
+def test_a_duration_is_printed_with_enough_precision(seconds: float, words: str) -> None:
     assert length(seconds) == words

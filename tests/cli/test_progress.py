@@ -1,4 +1,4 @@
-"""The line that tells a waiting person how far it is: on a terminal, and nowhere else."""
+"""The progress line of commands that wait: on a terminal, and nowhere else."""
 
 import io
 
@@ -22,7 +22,7 @@ def terminal_for(monkeypatch: pytest.MonkeyPatch) -> Stream:
     return found
 
 
-def test_the_line_fits_is_drawn_over_itself_and_leaves_no_trace(
+def test_the_line_fits_is_redrawn_in_place_and_leaves_no_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream = terminal_for(monkeypatch)
@@ -37,7 +37,7 @@ def test_the_line_fits_is_drawn_over_itself_and_leaves_no_trace(
     assert drawn.endswith("\r\x1b[K")
 
 
-def test_without_a_terminal_or_with_json_only_what_stays_is_printed(
+def test_without_a_terminal_or_with_json_no_progress_is_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream = terminal_for(monkeypatch)
@@ -52,7 +52,7 @@ def test_without_a_terminal_or_with_json_only_what_stays_is_printed(
     assert pipe.getvalue() == "it stays\nthis too\n"
 
 
-def test_wait_drain_verify_drill_and_crashtest_say_how_far_they_are(local: Terminal) -> None:
+def test_wait_drain_verify_drill_and_crashtest_show_their_progress(local: Terminal) -> None:
     marker = str(local.folder / "there")
     with local.worker("agents.py") as worker:
         local.start("stuck", f"marker={marker}", "--id", "long")

@@ -1,4 +1,4 @@
-"""A store that cannot be written, or should not be, can be looked at: a backup, a copy, a mount."""
+"""A read-only store can be inspected: a backup, a copy, a mount."""
 
 import contextlib
 import ctypes
@@ -44,7 +44,7 @@ _BESIDE = {"alone": (), "log": ("-wal",), "log and index": ("-wal", "-shm")}
 
 
 def _obey_modes() -> None:
-    """Root may write everything; without these capabilities it is asked like everybody else."""
+    """Root may write everything; without these capabilities it obeys file modes."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None)
         for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
@@ -64,7 +64,7 @@ def kept(local: Terminal) -> Terminal:
 
 @pytest.fixture
 def copied(kept: Terminal, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
-    """Copies the store, with what is beside it, into a folder that nobody may write to."""
+    """Copies the store and its side files into a folder that no user may write to."""
     folder = tmp_path / "backup"
     folder.mkdir()
 
@@ -86,7 +86,7 @@ def listed(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("beside", ["log", "log and index"])
-def test_a_copy_that_may_not_be_written_is_seen_whole(
+def test_a_read_only_copy_is_shown_in_full(
     copied: Callable[..., Terminal], tmp_path: Path, beside: str
 ) -> None:
     andon = copied(*_BESIDE[beside])
@@ -101,7 +101,7 @@ def test_a_copy_that_may_not_be_written_is_seen_whole(
     assert listed(tmp_path / "backup") == before
 
 
-def test_it_is_watched_live_without_writing(
+def test_a_read_only_store_is_watched_live_without_writing(
     copied: Callable[..., Terminal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     andon = copied("-wal")
@@ -117,7 +117,7 @@ def test_it_is_watched_live_without_writing(
 
 
 @pytest.mark.parametrize("words", _CHANGES, ids=lambda words: words[0])
-def test_a_command_that_has_to_write_says_that_it_cannot(
+def test_a_command_that_has_to_write_reports_that_it_cannot(
     copied: Callable[..., Terminal], tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     andon = copied("-wal", "-shm")
@@ -128,7 +128,7 @@ def test_a_command_that_has_to_write_says_that_it_cannot(
     assert listed(tmp_path / "backup") == before
 
 
-def test_a_file_without_its_log_is_shown_with_a_word_about_what_may_be_missing(
+def test_a_file_without_its_log_is_shown_with_a_warning_about_missing_data(
     copied: Callable[..., Terminal], kept: Terminal, tmp_path: Path
 ) -> None:
     with contextlib.closing(apsw.Connection(kept.url.removeprefix("sqlite:///"))) as db:
@@ -141,7 +141,7 @@ def test_a_file_without_its_log_is_shown_with_a_word_about_what_may_be_missing(
     assert [path.name for path in (tmp_path / "backup").iterdir()] == ["copy.db"]
 
 
-def test_a_young_file_without_its_log_says_where_its_tables_are(
+def test_a_new_file_without_its_log_says_where_its_tables_are(
     copied: Callable[..., Terminal],
 ) -> None:
     said = copied().error("ps", code=1, preexec_fn=_obey_modes)
@@ -160,7 +160,7 @@ def test_a_copy_made_in_one_piece_is_not_called_incomplete(kept: Terminal, tmp_p
     assert not list(tmp_path.glob("whole.db?*")), "who looks at a copy leaves nothing beside it"
 
 
-def test_a_file_of_somebody_else_is_seen_as_it_changes(kept: Terminal, tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_shown_as_it_changes(kept: Terminal, tmp_path: Path) -> None:
     path = kept.url.removeprefix("sqlite:///")
     beside = [path, f"{path}-wal", f"{path}-shm"]
     for one in beside:
@@ -187,7 +187,7 @@ exec "$@"
 
 
 @pytest.mark.parametrize("beside", ["log", "log and index"])
-def test_a_read_only_mount_is_seen_whole(kept: Terminal, tmp_path: Path, beside: str) -> None:
+def test_a_read_only_mount_is_shown_in_full(kept: Terminal, tmp_path: Path, beside: str) -> None:
     folder = tmp_path / "mounted"
     folder.mkdir()
     source = kept.url.removeprefix("sqlite:///")
@@ -218,7 +218,9 @@ def test_a_read_only_mount_is_seen_whole(kept: Terminal, tmp_path: Path, beside:
     assert listed(folder) == before
 
 
-def test_waiting_for_a_copy_is_refused_and_not_for_ever(copied: Callable[..., Terminal]) -> None:
+def test_waiting_on_a_copy_is_refused_and_does_not_last_for_ever(
+    copied: Callable[..., Terminal],
+) -> None:
     andon = copied("-wal")
     for words in (("wait", "asks"), ("logs", "-f", "asks"), ("events", "-f")):
         said = andon.error(*words, code=1, preexec_fn=_obey_modes)

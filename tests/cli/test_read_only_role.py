@@ -9,7 +9,7 @@ from tests.cli.terminal import Terminal
 
 @pytest.fixture
 def reader(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[Terminal]:
-    """A terminal of a role with SELECT and no other right, and runs that another one started."""
+    """A terminal of a role with SELECT and no other right, and runs that another role started."""
     owner = Terminal(tmp_path_factory.mktemp("owner"), postgres_url)
     with owner.worker():
         owner.start("greet", "--id", "done")
@@ -28,7 +28,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Itera
         admin.execute("DROP ROLE only_reads")
 
 
-def test_a_role_that_may_only_read_sees_everything(reader: Terminal) -> None:
+def test_a_read_only_role_sees_everything(reader: Terminal) -> None:
     rows = reader.json("ps")
     assert {row["id"]: row["state"] for row in rows} == {"asks": "suspended", "done": "succeeded"}
     assert "asks: Refund this much?" in reader("show", "asks")
@@ -45,7 +45,7 @@ def test_a_role_that_may_only_read_sees_everything(reader: Terminal) -> None:
     [("start", "greet"), ("pause", "asks"), ("answer", "asks", "approve")],
     ids=lambda words: words[0],
 )
-def test_a_command_that_has_to_write_says_what_the_role_lacks(
+def test_a_command_that_has_to_write_names_the_missing_grant(
     reader: Terminal, words: tuple[str, ...]
 ) -> None:
     said = reader.error(*words, code=1)

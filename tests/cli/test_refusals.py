@@ -28,12 +28,12 @@ READING = [
 
 
 @pytest.mark.parametrize("command", READING, ids=lambda command: command[0])
-def test_looking_makes_no_store(local: Terminal, command: tuple[str, ...]) -> None:
+def test_a_command_that_reads_creates_no_store(local: Terminal, command: tuple[str, ...]) -> None:
     assert "there is no database" in local.error(*command, code=1)
     assert sorted(path.name for path in local.folder.iterdir()) == ["agents.py"]
 
 
-def test_looking_leaves_a_foreign_database_alone(local: Terminal) -> None:
+def test_a_command_that_reads_leaves_a_foreign_database_alone(local: Terminal) -> None:
     path = Path(local.url.removeprefix("sqlite:///"))
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE theirs (x)")
@@ -45,7 +45,9 @@ def test_looking_leaves_a_foreign_database_alone(local: Terminal) -> None:
 
 
 @pytest.mark.parametrize("command", [("ps",), ("start", "greet"), ("work", "agents.py")])
-def test_a_file_that_is_no_database_is_refused(local: Terminal, command: tuple[str, ...]) -> None:
+def test_a_file_that_is_not_a_database_is_refused(
+    local: Terminal, command: tuple[str, ...]
+) -> None:
     path = Path(local.url.removeprefix("sqlite:///"))
     path.write_bytes(b"this is no database" * 1000)
     assert "is not an SQLite database" in local.error(*command, code=1)
@@ -53,7 +55,7 @@ def test_a_file_that_is_no_database_is_refused(local: Terminal, command: tuple[s
 
 
 @pytest.mark.parametrize("command", [("ps",), ("start", "greet"), ("work", "agents.py")])
-def test_a_folder_is_no_database(local: Terminal, command: tuple[str, ...]) -> None:
+def test_a_folder_is_refused_as_a_database(local: Terminal, command: tuple[str, ...]) -> None:
     assert "found a folder" in local.error(*command, "--store", f"sqlite:///{local.folder}", code=2)
 
 
@@ -72,7 +74,7 @@ def test_a_folder_is_no_database(local: Terminal, command: tuple[str, ...]) -> N
         (("start", "nobody"), 4, "NotFound"),
     ],
 )
-def test_an_error_is_words_for_people_and_json_for_programs(
+def test_an_error_is_text_for_people_and_json_for_programs(
     local: Terminal, arguments: tuple[str, ...], code: int, kind: str
 ) -> None:
     assert "andon: " in local.error(*arguments, code=code)
@@ -82,7 +84,7 @@ def test_an_error_is_words_for_people_and_json_for_programs(
         assert error["message"]
 
 
-def test_a_mistyped_command_is_guessed(local: Terminal) -> None:
+def test_a_mistyped_command_gets_a_suggestion(local: Terminal) -> None:
     assert "did you mean 'andon start' or 'andon steer'?" in local.error("strat", code=2)
     assert "andon --help" in local.error("frobnicate", code=2)
 
@@ -124,7 +126,7 @@ def test_every_command_and_exit_code_is_documented() -> None:
         section = text.split(f"## `andon {name}")[1].split("\n## ")[0]
         for parameter in command.params:
             elsewhere = {"--store", "--json", *getattr(parameter, "old", ())}
-            if getattr(parameter, "hidden", False):  # what works, and is shown with another command
+            if getattr(parameter, "hidden", False):  # shown under another name
                 continue
             for option in parameter.opts:
                 if option.startswith("--") and option not in elsewhere:

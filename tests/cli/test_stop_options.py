@@ -1,4 +1,4 @@
-"""The words of the commands that stop: two ways to read them, and one meaning."""
+"""The arguments of the stop commands: two parsers, and one meaning."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ PIECES += [
 
 
 def long_way(verb: str, line: list[str]) -> dict[str, Any]:
-    """What click makes of it."""
+    """The arguments as click parses them."""
     with cli.make_context("andon", [verb, *line]) as group:
         command = cli.get_command(group, verb)
         assert command is not None
@@ -58,9 +58,7 @@ def long_way(verb: str, line: list[str]) -> dict[str, Any]:
     verb=st.sampled_from(sorted(stop_options.VERBS)),
     line=st.lists(st.sampled_from(PIECES), max_size=5),
 )
-def test_the_short_way_understands_what_the_long_way_does_or_leaves_it(
-    verb: str, line: list[str]
-) -> None:
+def test_the_fast_parser_agrees_with_click_or_declines(verb: str, line: list[str]) -> None:
     said = stop_options.read(verb, line)
     if said is not None:
         assert said == long_way(verb, line)
@@ -78,7 +76,7 @@ def test_the_short_way_understands_what_the_long_way_does_or_leaves_it(
         ["--all"],
     ],
 )
-def test_what_is_plainly_said_goes_the_short_way(verb: str, line: list[str]) -> None:
+def test_a_plain_command_line_takes_the_fast_parser(verb: str, line: list[str]) -> None:
     assert stop_options.read(verb, line) is not None
 
 
@@ -86,7 +84,7 @@ def test_what_is_plainly_said_goes_the_short_way(verb: str, line: list[str]) -> 
     "line",
     [["--help"], ["a", "b"], ["a", "--all"], ["--wait", "soon"], ["--wait"], ["--why", "-x"]],
 )
-def test_a_mistake_goes_the_way_that_has_the_words_for_it(line: list[str]) -> None:
+def test_a_mistake_goes_to_click_which_explains_it(line: list[str]) -> None:
     assert stop_options.read("kill", line) is None
 
 

@@ -1,4 +1,4 @@
-"""Tables fit the terminal, and what is copied from them is whole."""
+"""Tables fit the terminal, and text copied from them is complete."""
 
 import io
 import os
@@ -50,7 +50,7 @@ def test_without_a_terminal_nothing_is_cut(rows: list[tuple[str, str, str, str]]
 
 
 @given(TEXT, st.integers(1, 40))
-def test_what_is_cut_fits_and_says_that_it_was_cut(text: str, most: int) -> None:
+def test_cut_text_fits_and_is_marked_as_cut(text: str, most: int) -> None:
     found = cut(text, most)
     assert width(found) <= most
     assert found == text or found.endswith("…")
@@ -75,11 +75,11 @@ def test_wrapped_text_is_whole_and_fits_but_for_long_words(text: str, most: int)
         ("\u05d0\u05d1", 2),
     ],
 )
-def test_signs_are_measured_as_terminals_show_them(text: str, columns: int) -> None:
+def test_characters_are_measured_as_terminals_show_them(text: str, columns: int) -> None:
     assert width(text) == columns
 
 
-def test_a_sign_is_cut_as_a_whole() -> None:
+def test_a_grapheme_is_never_cut_in_two() -> None:
     assert cut("👩\u200d👩x", 4) == "…"
     assert cut("e\u0301e\u0301e\u0301", 2) == "e\u0301…"
 
@@ -126,7 +126,7 @@ class Screen(io.StringIO):
         ({"FORCE_COLOR": "1", "TERM": "dumb"}, True, True),
     ],
 )
-def test_colour_is_for_terminals_and_for_those_who_want_it(
+def test_colour_is_for_terminals_and_for_users_who_ask_for_it(
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
     on_terminal: bool,
@@ -140,14 +140,14 @@ def test_colour_is_for_terminals_and_for_those_who_want_it(
     assert colour.shown_on(io.StringIO()) is elsewhere
 
 
-def test_every_state_has_a_tint_and_red_is_for_what_is_wrong() -> None:
+def test_every_state_has_a_colour_and_red_means_failure() -> None:
     assert set(output.SYMBOLS) <= set(colour.TINTS)
     red = {word for word, tint in colour.TINTS.items() if tint == "wrong"}
     wrong = {"failed", "dead", "stranded", "stalled", "unproved", "died", "silent", "fail"}
     assert red == wrong
 
 
-def test_columns_are_those_of_the_terminal_unless_said_otherwise(
+def test_the_width_is_that_of_the_terminal_unless_set_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -166,7 +166,7 @@ def test_columns_are_those_of_the_terminal_unless_said_otherwise(
 
 
 def on_terminal(andon: Terminal, columns: int, *arguments: str, **environment: str) -> str:
-    """What a command shows on a terminal of so many columns."""
+    """The output of a command on a terminal with this many columns."""
     main, other = pty.openpty()
     ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     without = ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
@@ -190,7 +190,7 @@ def read(main: int) -> Iterator[bytes]:
         while True:
             try:
                 found = screen.read(4096)
-            except OSError:  # nobody writes any more
+            except OSError:  # the last writer has closed it
                 return
             if not found:
                 return

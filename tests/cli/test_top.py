@@ -20,12 +20,12 @@ KEYS = {
     b"\x1b[A": terminal.UP,
     b"\x1bOB": terminal.DOWN,
     b"\x1b[6~": terminal.PAGE_DOWN,
-    b"\x1b[1;5C": None,  # a key that means nothing here
+    b"\x1b[1;5C": None,  # a key without a meaning here
 }
 
 
 @given(st.lists(st.sampled_from(list(KEYS))), st.data())
-def test_keys_are_the_same_however_their_bytes_are_cut(
+def test_keys_are_the_same_however_their_bytes_are_split(
     pressed: list[bytes], data: st.DataObject
 ) -> None:
     stream, keys = b"".join(pressed), terminal.Keys()
@@ -65,7 +65,7 @@ ROWS: st.SearchStrategy[dict[str, object]] = st.builds(
     WORDS,
     st.data(),
 )
-def test_a_picture_fits_every_screen_and_has_the_selected_run(
+def test_a_frame_fits_every_screen_and_shows_the_selected_run(
     rows: list[dict[str, object]], columns: int, high: int, why: str, data: st.DataObject
 ) -> None:
     halted = {"kind": "halt", "by": "ada", "why": why, "at": 0.0, "lift": "andon reauthorize"}
@@ -87,7 +87,7 @@ def test_a_picture_fits_every_screen_and_has_the_selected_run(
         assert any(line.startswith(("▸", ">")) for line in shown)
 
 
-def test_the_screen_follows_the_fleet_and_q_leaves_it_as_it_was(local: Terminal) -> None:
+def test_the_screen_follows_the_fleet_and_q_restores_the_terminal(local: Terminal) -> None:
     with local.worker("agents.py"):
         local.start("refunds", "orders=[2]", "--id", "asks")
         until(lambda: local.state("asks") == "suspended", "the ask")
@@ -112,7 +112,7 @@ def test_the_screen_follows_the_fleet_and_q_leaves_it_as_it_was(local: Terminal)
 
 
 @pytest.mark.parametrize(("way", "code"), [("\x03", 130), (signal.SIGTERM, 143)])
-def test_every_way_out_gives_the_terminal_back(
+def test_every_exit_restores_the_terminal(
     local: Terminal, way: str | signal.Signals, code: int
 ) -> None:
     with local.worker("agents.py"):
@@ -129,7 +129,7 @@ def test_every_way_out_gives_the_terminal_back(
         assert seen.raw.rstrip().endswith("\x1b[?25h\x1b[?1049l")
 
 
-def test_the_picture_follows_the_size_of_the_terminal(local: Terminal) -> None:
+def test_the_frame_follows_the_size_of_the_terminal(local: Terminal) -> None:
     with local.worker("agents.py"):
         local.start("greet", "name=" + "long " * 30, "--id", "x" * 60)
         until(lambda: local.state("x" * 60) == "succeeded", "the end")
@@ -141,7 +141,7 @@ def test_the_picture_follows_the_size_of_the_terminal(local: Terminal) -> None:
         assert all(width(line) <= 50 for line in seen.lines)
 
 
-def test_a_store_that_goes_away_is_not_live_and_comes_back(local: Terminal) -> None:
+def test_a_store_that_goes_away_is_shown_as_not_live_until_it_is_back(local: Terminal) -> None:
     with local.worker("agents.py"):
         local.start("greet", "--id", "one")
         until(lambda: local.state("one") == "succeeded", "the end")
@@ -173,7 +173,7 @@ def test_a_change_is_seen_at_once(andon: Terminal, monkeypatch: pytest.MonkeyPat
         reader.close()
 
 
-def test_without_a_terminal_it_is_one_picture_or_one_document(local: Terminal) -> None:
+def test_without_a_terminal_top_prints_one_frame_or_one_document(local: Terminal) -> None:
     with local.worker("agents.py"):
         local.start("refunds", "orders=[2]", "--id", "asks")
         until(lambda: local.state("asks") == "suspended", "the ask")
@@ -209,7 +209,7 @@ def test_children_are_told_apart_in_a_narrow_terminal(local: Terminal) -> None:
     assert ["└ kid/check-0" in "".join(shown), "└ kid/check-1" in "".join(shown)] == [True, True]
 
 
-def test_a_store_that_is_not_there_is_an_error_and_takes_no_screen(local: Terminal) -> None:
+def test_a_missing_store_is_an_error_and_draws_no_screen(local: Terminal) -> None:
     with screen(local, "top") as seen:
         assert seen.ends() == 1
         assert "there is no database. Start a worker or a run first" in seen.raw

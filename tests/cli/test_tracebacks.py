@@ -77,7 +77,7 @@ def test_a_call_of_sys_exit_is_shown_where_it_is(buggy: Terminal, agent: str, li
     assert line in found["traceback"]
 
 
-def test_advice_leads_to_something_that_exists(buggy: Terminal) -> None:
+def test_advice_is_given_only_if_there_is_more_to_see(buggy: Terminal) -> None:
     buggy("run", "bug.py:quiet", "--id", "q")
     assert "next:" not in buggy.run("show", "q").stderr
 

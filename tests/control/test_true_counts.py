@@ -1,7 +1,7 @@
-"""Every number that is printed, compared with what was counted outside.
+"""Every printed number is compared with a count made outside.
 
-The agents below write a line into a file when something of them begins: the outside count. What
-each command prints about the same history, as text and as JSON, must say the same.
+The agents below write a line into a file when an operation of theirs begins: the outside count.
+Every command has to print the same about the same history, as text and as JSON.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ def alone(local: Terminal) -> Site:
 
 
 def drained(worker: Process) -> str:
-    """What a worker that was told to go says at its end about its runs."""
+    """The summary of runs that a draining worker prints at its end."""
     assert worker.ends() == 0
     [line] = [line for line in worker.lines if line.startswith("drained in")]
     return line.partition("): ")[2].strip()
@@ -120,7 +120,7 @@ def drained(worker: Process) -> str:
 # ── draining ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_drain_does_not_count_what_was_stopped_or_finished_before(site: Site) -> None:
+def test_a_drain_does_not_count_runs_stopped_or_finished_before(site: Site) -> None:
     with site.andon.worker("counted.py") as worker:
         site.start("gated", "paused", "cancelled", "done")
         site.reaches("gate", "paused", "cancelled", "done")
@@ -182,7 +182,7 @@ def test_deploys_counts_runs_deaths_and_the_time_without_a_worker(site: Site) ->
     assert (deploy["lost"], deploy["dead"]) == (0, 0)
 
 
-def test_deploys_tells_of_the_run_that_was_given_up(alone: Site) -> None:
+def test_deploys_lists_the_run_that_was_given_up(alone: Site) -> None:
     alone.andon.environment["ANDON_INTERRUPTION_LIMIT"] = "2"
     for number in range(1, 4):  # the first time a step was finished
         with alone.andon.worker("counted.py") as worker:
@@ -202,7 +202,7 @@ def test_deploys_tells_of_the_run_that_was_given_up(alone: Site) -> None:
     assert "died 2 times in a row in step 'gate'" in alone.andon("show", "doomed")
 
 
-def test_deploys_times_a_death_that_another_worker_saw(site: Site) -> None:
+def test_deploys_times_a_death_observed_by_another_worker(site: Site) -> None:
     with site.andon.worker("counted.py") as worker:
         site.start("gated", "one", "two")
         site.reaches("gate", "one", "two")
@@ -262,7 +262,7 @@ def test_show_says_how_often_a_step_was_executed(alone: Site, agent: str, name: 
     found = alone.andon.json("show", "often")
     [step] = [one for one in found["steps"] if one["name"] == name]
     executed = alone.count(name, "often")
-    # What the first worker was executing when it died, nobody has written down.
+    # The step that the first worker was executing when it died was never recorded.
     assert (step["attempts"], step["attempts_at_most"]) == (executed - 1, executed)
     text = alone.andon("show", "often")
     assert f"  {executed - 1}-{executed}  " in text
@@ -301,7 +301,7 @@ def test_a_run_that_has_ended_is_not_stopped_and_proves_nothing(site: Site) -> N
     assert site.andon.state("over") == "succeeded"
 
 
-def test_what_waits_is_counted_as_stopped_once(site: Site) -> None:
+def test_a_waiting_run_is_counted_as_stopped_once(site: Site) -> None:
     with site.andon.worker("counted.py"):
         pass
     site.start("gated", "one", "two")
@@ -317,11 +317,11 @@ def test_what_waits_is_counted_as_stopped_once(site: Site) -> None:
         "0",
         "1",
     ]
-    # What became of the run later was not so when it was asked for.
+    # The state of the run after the request does not belong on the receipt.
     assert "cancelled" not in site.andon("show", again["id"]).splitlines()[0]
 
 
-# ── what there is ─────────────────────────────────────────────────────────────────────────────
+# ── totals ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_command_counts_the_same_runs(site: Site) -> None:
@@ -375,12 +375,12 @@ def _metrics(worker: Process) -> dict[str, float]:
     }
 
 
-def test_verify_counts_what_was_done(site: Site) -> None:
+def test_verify_counts_steps_effects_and_values(site: Site) -> None:
     with site.andon.worker("counted.py"):
         site.start("paying", "p-1", "p-2")
         site.ends("p-1", "p-2")
     found = site.andon.json("verify")
-    # Both runs got the same large value: it is kept once. Each journal begins and ends.
+    # Both runs got the same large value: it is stored once. Each journal begins and ends.
     entries = {run: len(site.andon.json("show", run)["steps"]) for run in ("p-1", "p-2")}
     effects = sum(line.startswith("pay ") for line in site.lines())
     assert (found["runs"], found["effects"], found["blobs"]) == (2, effects, 1) == (2, 4, 1)

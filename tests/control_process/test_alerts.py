@@ -1,4 +1,4 @@
-"""Alerts: signed, once each, tried again, and never in anybody's way."""
+"""Alerts: signed, sent once each, retried, and never a delay for anything else."""
 
 import hashlib
 import hmac
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.terminal import until
-from tests.control_process.wired import Wired
+from tests.control_process.fake_supervisor import FakeSupervisor
 from tests.store.parts import begin
 from tests.store.sql.test_stops import order
 
@@ -23,7 +23,7 @@ SECRET = "between us"
 
 
 class Receiver:
-    """A server on this machine that keeps what it is sent."""
+    """A server on this machine that keeps the requests it gets."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[bytes, str]] = []
@@ -80,7 +80,7 @@ def test_an_alert_is_signed_with_the_secret(receiver: Receiver) -> None:
     assert (said["alert"], said["about"], said["seconds"]) == ("overrun", "rcp_1", 3)
 
 
-def test_the_same_is_said_once(receiver: Receiver) -> None:
+def test_an_alert_is_sent_once_per_kind_and_receipt(receiver: Receiver) -> None:
     alerts = Alerts(Settings(alert_url=receiver.url))
     said = [
         alerts.send("overrun", "rcp_1", "once"),
@@ -102,12 +102,12 @@ def test_a_receiver_that_refuses_is_asked_again(receiver: Receiver) -> None:
     assert alerts.lost == 0
 
 
-def test_a_receiver_that_hangs_holds_nobody_up(receiver: Receiver) -> None:
+def test_a_receiver_that_hangs_delays_nothing_else(receiver: Receiver) -> None:
     receiver.may_answer.clear()
     alerts = Alerts(Settings(alert_url=receiver.url))
     alerts.send("stall", "w", "silent")
     alerts.send("stall", "v", "silent too")
-    assert receiver.taken == []  # and we are here
+    assert receiver.taken == []  # this test goes on
     receiver.may_answer.set()
     alerts.close()
     assert len(receiver.taken) == 2
@@ -122,7 +122,7 @@ def test_a_command_gets_the_alert_on_its_stdin(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["alert"] == "gave_up"
 
 
-def test_a_command_that_fails_does_not_keep_the_address_from_hearing(receiver: Receiver) -> None:
+def test_a_failing_alert_command_does_not_block_the_webhook(receiver: Receiver) -> None:
     alerts = Alerts(Settings(alert_url=receiver.url, alert_command="/nonexistent/program"))
     alerts.send("halt", "rcp_1", "halted")
     alerts.send("halt", "rcp_2", "halted again")
@@ -131,37 +131,37 @@ def test_a_command_that_fails_does_not_keep_the_address_from_hearing(receiver: R
     assert alerts.lost == 2
 
 
-def test_whatever_overruns_on_a_host_is_alerted(
+def test_every_overrun_on_a_host_is_alerted(
     receiver: Receiver, tmp_path: Path, store_url: str
 ) -> None:
     store = open_store(store_url)
-    wired = Wired(tmp_path / "home", store_url, alert_url=receiver.url)
-    wired.start()
-    wired.told("contact")
-    wired.say("overrun", what="kill of worker-1", seconds=5.0, next="hit again")
-    wired.say("gave_up", child="worker-1", crashes=5, seconds=3.0)
-    wired.say("lost_contact", seconds=31.0, did=["worker-1"])
-    wired.say("stalled", child="worker-1", pid=1, why="is silent", seconds=11.0, evidence="x")
+    fake = FakeSupervisor(tmp_path / "home", store_url, alert_url=receiver.url)
+    fake.start()
+    fake.expect("contact")
+    fake.send("overrun", what="kill of worker-1", seconds=5.0, next="hit again")
+    fake.send("gave_up", child="worker-1", crashes=5, seconds=3.0)
+    fake.send("lost_contact", seconds=31.0, did=["worker-1"])
+    fake.send("stalled", child="worker-1", pid=1, why="is silent", seconds=11.0, evidence="x")
     receipt = order(store, "halt")
-    wired.told("halt", order=receipt)
-    wired.halted(receipt, proved=False, survivors=[77])
+    fake.expect("halt", order=receipt)
+    fake.halted(receipt, proved=False, survivors=[77])
     wanted = {"overrun", "gave_up", "lost_contact", "stall", "unproved"}
     until(lambda: wanted <= {one["alert"] for one in receiver.bodies()}, "all are alerted")
-    wired.close()
+    fake.close()
     store.close()
 
 
-def test_what_the_store_says_is_alerted_by_one_of_many(
+def test_an_event_of_the_store_is_alerted_by_one_host_only(
     receiver: Receiver, tmp_path: Path, store_url: str
 ) -> None:
     store = open_store(store_url)
     hosts = [
-        Wired(tmp_path / name, store_url, name=name, alert_url=receiver.url)
+        FakeSupervisor(tmp_path / name, store_url, name=name, alert_url=receiver.url)
         for name in ("s1", "s2")
     ]
     for host in hosts:
         host.start()
-        host.told("contact")
+        host.expect("contact")
     begin(store)
     receipt = order(store, "cancel", "run:r", within=0.0)
     until(lambda: receiver.taken, "an alert")

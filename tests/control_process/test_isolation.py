@@ -1,4 +1,4 @@
-"""What a command under another user cannot do: see docs/security.md. Needs root."""
+"""The limits of a command under another user: see docs/security.md. Needs root."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tests.cli.hosts import Host
 
 from andon.host.latch import Latch
 
-# The one of the tests may be where only we may go.
+# The interpreter of the tests may be where only their user may go.
 PYTHON = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin") or ""
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user"),
@@ -48,7 +48,7 @@ print(json.dumps(found), flush=True)
 
 @pytest.fixture
 def host(tmp_path: Path, sqlite_url: str) -> Host:
-    # Whoever may enter the folder of the test may not read what andon made in it.
+    # Users who may enter the test's folder may not read the files andon made in it.
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.geteuid() and str(folder).startswith("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o055)
@@ -69,8 +69,8 @@ def test_a_command_under_another_user_can_neither_signal_read_nor_clear(host: Ho
     assert not Latch(str(host.home)).read().pulled
 
 
-def test_the_same_user_is_not_promised_to_be_contained(host: Host) -> None:
-    """Said in docs/security.md; a test, so that nobody believes otherwise."""
+def test_a_command_under_the_same_user_is_not_contained(host: Host) -> None:
+    """Documented in docs/security.md; this test keeps the statement honest."""
     import sys
 
     words = ["--", sys.executable, "-c", "import os; print(os.access(os.environ['H'], os.W_OK))"]

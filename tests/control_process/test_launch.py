@@ -14,7 +14,7 @@ from andon.host.latch import Latch
 from andon.store.store import Store
 from andon.testing.postgres import Cluster
 
-LEASE = 600  # nothing here is noticed by the end of a lease
+LEASE = 600  # no test here relies on the end of a lease
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def holder(host: Host, run_id: str) -> int:
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_run_of_a_killed_worker_goes_on_at_another(host: Host) -> None:
+def test_the_run_of_a_killed_worker_resumes_on_another(host: Host) -> None:
     with host.up(workers=2) as process:
         run_id, marker = stuck(host)
         first = holder(host, run_id)
@@ -63,7 +63,7 @@ def test_the_run_of_a_killed_worker_goes_on_at_another(host: Host) -> None:
         process.says("restarted")
 
 
-def test_the_run_of_the_only_worker_goes_on_after_its_restart(here: Host) -> None:
+def test_the_run_of_the_only_worker_resumes_after_its_restart(here: Host) -> None:
     with here.up() as process:
         run_id, marker = stuck(here)
         marker.unlink()
@@ -75,7 +75,7 @@ def test_the_run_of_the_only_worker_goes_on_after_its_restart(here: Host) -> Non
         process.says("restarted")
 
 
-def test_its_runs_say_how_surely_they_can_be_stopped(here: Host) -> None:
+def test_its_runs_show_their_stop_grade(here: Host) -> None:
     with here.up():
         run_id, _ = stuck(here)
         row = here.run_of(run_id)
@@ -104,14 +104,14 @@ def test_without_a_file_it_attends_the_host(here: Host) -> None:
         assert process.ends() == 0
 
 
-def test_what_cannot_be_loaded_is_said_before_anything_starts(here: Host) -> None:
+def test_a_load_error_is_reported_before_anything_starts(here: Host) -> None:
     (here.folder / "broken.py").write_text("import nosuchmodule\n")
     assert "nosuchmodule" in here.run("up", "broken.py", code=1).stderr
     with here.store() as store:
         assert store.supervisors(0.0) == []
 
 
-def test_a_store_that_does_not_answer_is_said_before_anything_starts(here: Host) -> None:
+def test_a_store_that_does_not_answer_is_reported_before_the_start(here: Host) -> None:
     away = {"ANDON_STORE": "postgresql://nobody@127.0.0.1:1/none"}
     assert "127.0.0.1" in here.error("up", "agents.py", code=1, env=away)
 

@@ -3,8 +3,8 @@
     python -S actors.py SHAPE WITNESS
 
 Each process of a shape that acts writes a line to WITNESS every few milliseconds, with the time.
-That is the act which must not happen any more once it is said that nothing executes. Whatever
-happens to a test, everything ends by itself.
+That act must not happen any more once a stop is proved. Every process ends by itself, whatever
+happens to its test.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from typing import Any
 
 PAUSE_SECONDS = 0.005
 LIFE_SECONDS = 45.0
-# A storm is bounded by itself: nobody else may be able to stop it.
+# A storm is bounded by itself: nothing else may be able to stop it.
 STORM_SECONDS = 15.0
 
 _EXIT, _CLONE = (93, 220) if os.uname().machine == "aarch64" else (60, 56)
@@ -35,7 +35,7 @@ def _libc() -> Any:
 
 
 def once(witness: str) -> None:
-    """The act. The file is opened each time: a process may have closed all that it had."""
+    """The act. The file is opened each time: a process may have closed every descriptor."""
     fd = os.open(witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.write(fd, b"%d %d\n" % (os.getpid(), time.monotonic_ns()))
     os.close(fd)
@@ -68,7 +68,7 @@ def _orphan(function: Callable[..., None], *args: Any) -> None:
 
 
 def leave_main_thread() -> None:
-    """End the main thread by the system call; the other threads go on."""
+    """Ends the main thread by the system call; the other threads go on."""
     _libc().syscall(ctypes.c_long(_EXIT), ctypes.c_long(0))
 
 
@@ -105,7 +105,7 @@ def trace(pid: int) -> None:
 def vfork(witness: str) -> None:
     """The parent is in uninterruptible sleep until the child ends, which never execs.
 
-    It keeps the interpreter meanwhile, so that the child has it and no other thread of it moves.
+    It keeps the GIL meanwhile, so that the child has it and no other thread of it moves.
     """
     zero = ctypes.c_long(0)
     flags = ctypes.c_long(_CLONE_VFORK | signal.SIGCHLD)
@@ -134,7 +134,7 @@ def _init(witness: str) -> None:
 
 
 def subreaper(witness: str) -> None:
-    """Keeps its orphans from whoever else would find them."""
+    """Adopts its orphans before any other process could find them."""
     os.setsid()
     _libc().prctl(ctypes.c_long(_CHILD_SUBREAPER), ctypes.c_long(1), 0, 0, 0)
     _orphan(act, witness)
@@ -143,12 +143,12 @@ def subreaper(witness: str) -> None:
 
 
 def respawned(witness: str) -> None:
-    """Two that start each other again."""
+    """Two processes that restart each other."""
     _orphan(_watch, witness, 0)
 
 
 def _watch(witness: str, other: int) -> None:
-    """Look after the other one; it looks after this one."""
+    """Watches the other one, which watches this one."""
     me = os.getpid()
     while time.monotonic() < _END:
         if not other or not os.path.exists(f"/proc/{other}"):
@@ -225,11 +225,11 @@ def fork_storm(witness: str) -> None:
             os._exit(0)
 
 
-# ── started by another one ────────────────────────────────────────────────────────────────────
+# ── started by another process ────────────────────────────────────────────────────────────────
 
 
 def serve(path: str, witness: str) -> None:
-    """A daemon from before the run, as at(1) or a user's systemd: it starts things when asked."""
+    """A daemon from before the run, like at(1) or systemd --user: starts processes on request."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
@@ -256,7 +256,7 @@ def _ask(witness: str, given: str) -> None:
 
 
 def traced_by_daemon(witness: str) -> None:
-    """A debugger that is nobody's child holds this process, and its zombie for ever."""
+    """A debugger that is no child of the run holds this process, and its zombie, for ever."""
     _ask(witness, f"trace={os.getpid()}")
 
 

@@ -1,4 +1,4 @@
-"""One cell of the matrix: a shape, an order, and who owns the worker; judged from outside."""
+"""One cell of the matrix: a shape, an order, and the worker's owner; judged from outside."""
 
 import contextlib
 import json
@@ -21,14 +21,14 @@ from andon.host import proc
 SHAPES = (*shapes.WORKERS, *shapes.LEFT, shapes.NATIVE, shapes.WAITS, *actors.SHAPES)
 ORDERS = ("kill", "pause", "cancel", "halt")
 OWNERS = ("work", "up")
-# What is left in motion after the word acts within this; an act is due every 5 ms.
+# A process still running after the answer acts within this time; an act is due every 5 ms.
 WATCH_SECONDS = 0.5
 TIMEOUT = "10s"
 
 
 @dataclass
 class Verdict:
-    """What was said, and what was seen."""
+    """The answer of the command, and the observation from outside."""
 
     proved: bool
     code: int
@@ -41,7 +41,7 @@ class Verdict:
 
     @property
     def honest(self) -> bool:
-        """Nothing acts, or is able to act again, after it was proved that nothing does."""
+        """No process acts, or is able to act again, after the proof that none does."""
         return not (self.proved and (self.acts_after or self.left))
 
     @property
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def cell(folder: Path, url: str, shape: str, order: str, owner: str) -> Verdict:
-    """Start it, give the order, and judge."""
+    """Starts the shape, gives the order, and judges."""
     host = Host(folder, url)
     witness = folder / "witness"
     with _owner(host, owner), _daemon(witness):  # the daemon may hold the worker: it goes first
@@ -128,9 +128,9 @@ def _acts(witness: Path) -> list[float]:
 
 
 def _actors(witness: Path, *, spare: bool = False) -> list[int]:
-    """Those that still execute, by what they were started with or have written down.
+    """Those that still execute, by their command line or by the pid they wrote down.
 
-    `spare`: not the worker, which may go on when it has ended what acted in it.
+    `spare`: without the worker, which may go on when it has ended the processes that acted in it.
     """
     named = {int(line.split()[0]) for line in witness.read_bytes().split(b"\n")[:-1]}
     named = set() if spare else named
@@ -143,7 +143,7 @@ def _actors(witness: Path, *, spare: bool = False) -> list[int]:
 
 
 def _sweep(witness: Path) -> None:
-    """Leave nothing behind, whatever the verdict is."""
+    """Leaves no process behind, whatever the verdict is."""
 
     def swept() -> bool:
         found = _actors(witness)

@@ -29,7 +29,7 @@ def _start(shape: str, witness: str) -> None:
 
 
 async def start(shape: str, witness: str) -> None:
-    """As any step that waits for what it has started."""
+    """As any step that waits for the processes it has started."""
     _start(shape, witness)
     while not _acts(witness):
         await asyncio.sleep(0.01)
@@ -38,7 +38,7 @@ async def start(shape: str, witness: str) -> None:
 
 
 async def become(shape: str, witness: str) -> None:
-    """The worker itself is the shape, and a thread or a child of it acts."""
+    """The worker itself has the shape, and a thread or a child of it acts."""
     if shape != "worker-vfork":
         threading.Thread(target=actors.act, args=(witness,), daemon=True).start()
         while not _acts(witness):
@@ -59,7 +59,7 @@ WORKERS = ("worker-zombie-leader", "worker-vfork", "worker-traced")
 
 
 async def leave(shape: str, witness: str) -> None:
-    """What a step leaves in its worker, past the tasks that are followed there."""
+    """A step leaves code in its worker, outside the tasks that are tracked there."""
     match shape:
         case "left-timer":
             _tick(witness)
@@ -106,7 +106,7 @@ async def _acting(witness: str) -> None:
 
 
 def _start_natively(witness: str) -> None:
-    """Past Python's ways to start a process, and orphaned at once."""
+    """Bypasses Python's ways to start a process; orphaned at once."""
     line = shlex.join([sys.executable, "-S", actors.__file__, "double-fork", witness])
     ctypes.CDLL(None).system(f"env -i setsid {line} &".encode())
 

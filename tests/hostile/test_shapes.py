@@ -1,4 +1,4 @@
-"""Hostile shapes against every order: nothing acts once it is said that nothing does."""
+"""Hostile shapes against every order: nothing acts once the stop is proved."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from tests.hostile import shapes
 from tests.hostile.cells import ORDERS, OWNERS, SHAPES, Verdict, cell
 
-# Of each way to find processes some; `make chaos` has all.
+# Some of each way to find processes; `make chaos` has all.
 SAMPLE = (
     ("worker-zombie-leader", "kill", "work"),
     ("worker-zombie-leader", "pause", "work"),
@@ -32,8 +32,8 @@ SAMPLE = (
 NEED_ROOT = {"namespaced", "traced", "worker-traced"}
 # Of all shapes; from the order, the start of its interpreter included, to the last act.
 ENDED_SHARE, ENDED_SECONDS = 0.9, 1.0
-# A stranger starts it, and nothing of the run is handed on: nobody can say whose it is. Such a
-# process is no run's, and docs/limits.md says so.
+# A stranger starts it, and it inherits nothing of the run: its owner cannot be known. Such a
+# process belongs to no run, and docs/limits.md says so.
 NOBODYS = "handed-over-bare"
 ATTRIBUTED = [one for one in SHAPES if one != NOBODYS]
 
@@ -44,7 +44,7 @@ def possible(shape: str) -> None:
 
 
 @pytest.mark.parametrize(("shape", "order", "owner"), SAMPLE)
-def test_a_hostile_process_is_ended_and_that_is_proved(
+def test_a_hostile_process_is_ended_and_the_end_is_proved(
     tmp_path: Path, sqlite_url: str, shape: str, order: str, owner: str
 ) -> None:
     possible(shape)
@@ -93,7 +93,9 @@ def test_nothing_acts_after_it_was_proved_that_nothing_does(
 @pytest.mark.chaos
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("shape", ["detached", shapes.NATIVE])
-def test_the_receipt_of_a_kill_names_what_acted(judge: Judge, shape: str, owner: str) -> None:
+def test_the_receipt_of_a_kill_names_each_acting_process(
+    judge: Judge, shape: str, owner: str
+) -> None:
     found = judge(shape, "kill", owner)
     assert found.named, found
 

@@ -1,4 +1,4 @@
-"""Supervisors for the tests; what they leave behind is ended."""
+"""Supervisors for the tests; the processes they leave behind are ended."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real supervisor with real children, found again by a mark in their environment."""
+"""A real supervisor with real children, which are found again by a mark in their environment."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T | None], what: str = "") -> T:
-    """Look until it is so."""
+    """Polls until it is true."""
     end = time.monotonic() + PATIENCE
     while True:
         found = look()
@@ -51,7 +51,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Supervised:
-    """One supervisor: what it is told, and what can be seen of it."""
+    """One supervisor: the orders it gets, and everything that can be observed of it."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         self.home, self.folder = home, folder
@@ -77,7 +77,7 @@ class Supervised:
         self.control = True
         if not (self.folder / "orders").exists():
             os.mkfifo(self.folder / "orders")
-        argv = [sys.executable, "-S", "-E", str(HERE / "control.py"), str(self.folder)]
+        argv = [sys.executable, "-S", "-E", str(HERE / "fake_control_process.py"), str(self.folder)]
         return {"name": "control", "kind": "control", "argv": argv, "env": {"CONTROL": self.mark}}
 
     def start(
@@ -128,7 +128,7 @@ class Supervised:
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
-        """Whatever a test left."""
+        """Ends every process that a test left."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -142,10 +142,10 @@ class Supervised:
         assert "mistake" not in self.said()
         _remove_cgroups(self.pid if self.process is not None else 0)
 
-    # ── seeing ────────────────────────────────────────────────────────────────────────────────
+    # ── observation ───────────────────────────────────────────────────────────────────────────
 
     def marked(self, variable: str = "MARK") -> list[int]:
-        """Every live process of ours, whatever became of its parents; the kernel's word."""
+        """Every live process of ours, whatever became of its parents; from the kernel."""
         found, wanted = [], f"{variable}={self.mark}".encode()
         for name in os.listdir("/proc"):
             if name.isdigit() and state_of(int(name)) not in ("", "Z", "X"):
@@ -203,7 +203,7 @@ class Supervised:
 
         return until(look, f"{name} {state}")
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────────
+    # ── orders ────────────────────────────────────────────────────────────────────────────────
 
     @property
     def address(self) -> str:
@@ -244,7 +244,7 @@ class Supervised:
         return response.status, found
 
     def order(self, **message: Any) -> None:
-        """By the control process, which must be there: a pipe without a reader keeps nothing."""
+        """Through the control process, which must run: a pipe without a reader keeps nothing."""
         self.event("hello")
         fd = os.open(self.folder / "orders", os.O_RDWR)
         os.write(fd, json.dumps(message).encode() + b"\n")
@@ -261,7 +261,7 @@ def _lines(own: socket.socket) -> Iterator[dict[str, Any]]:
 
 
 def _remove_cgroups(pid: int) -> None:
-    """Those of a supervisor that was killed; nobody else would."""
+    """Those of a supervisor that was killed; nothing else would remove them."""
     try:
         above = own_folder()
     except Unfit:

@@ -21,7 +21,7 @@ def cooperative() -> None:
     sleep()
 
 
-def deaf() -> None:
+def stubborn() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sleep()
@@ -46,9 +46,9 @@ def escapes() -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
-        deaf()
+        stubborn()
     os.wait()
-    deaf()
+    stubborn()
 
 
 def orphan() -> None:
@@ -57,7 +57,7 @@ def orphan() -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
-        deaf()
+        stubborn()
     os.wait()
     mine = os.environ["READY"]
     while not any(
@@ -80,11 +80,11 @@ def storm() -> None:
 
 
 def survives() -> None:
-    """Undoes its parent-death signal."""
+    """Clears its parent-death signal."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
-    deaf()
+    stubborn()
 
 
 def pings(spin_after: int = 10**9, count: bool = True) -> None:
@@ -98,7 +98,7 @@ def pings(spin_after: int = 10**9, count: bool = True) -> None:
 
 
 def spins() -> None:
-    """A thread that talks for a loop that stands still."""
+    """A thread that sends pings for an event loop that is stuck."""
     pings(spin_after=5)
 
 
@@ -119,7 +119,7 @@ def fails() -> None:
 
 
 def prints() -> None:
-    """Much, then something last."""
+    """Prints a lot, then a last line."""
     ready()
     for _ in range(int(os.environ.get("LINES", "1000"))):
         os.write(1, b"y" * 1023 + b"\n")

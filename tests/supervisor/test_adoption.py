@@ -1,4 +1,4 @@
-"""A supervisor that died is succeeded by the next one in the same home."""
+"""The next supervisor in a home takes over from one that died."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_the_end_of_an_adopted_child_is_seen_and_followed_by_a_start(
     assert next_one.state("one")["adopted"] is False
 
 
-def test_one_whose_name_nobody_has_is_adopted_beside_the_others(
+def test_an_orphan_of_an_unknown_name_is_adopted_beside_the_others(
     supervised: Supervised, another: Callable[[], Supervised]
 ) -> None:
     pid = orphaned(supervised)
@@ -62,7 +62,7 @@ def test_one_whose_name_nobody_has_is_adopted_beside_the_others(
     assert supervised.marked() == []
 
 
-def test_what_escaped_a_dead_child_is_found_and_ended(
+def test_a_process_that_escaped_a_dead_child_is_found_and_ended(
     supervised: Supervised, another: Callable[[], Supervised]
 ) -> None:
     own = supervised
@@ -80,7 +80,7 @@ def test_what_escaped_a_dead_child_is_found_and_ended(
     next_one.is_ready("one")
 
 
-def test_a_process_that_only_has_the_number_is_not_touched(
+def test_a_process_with_a_reused_pid_is_not_touched(
     supervised: Supervised, another: Callable[[], Supervised]
 ) -> None:
     pid = orphaned(supervised)
@@ -99,7 +99,7 @@ def test_a_process_that_only_has_the_number_is_not_touched(
     assert supervised.marked() == [pid]
 
 
-def test_state_that_cannot_be_read_keeps_nobody_from_starting(supervised: Supervised) -> None:
+def test_unreadable_state_does_not_prevent_a_start(supervised: Supervised) -> None:
     own = supervised
     (own.home / "state").mkdir(parents=True)
     for name, content in {"a": "", "b": "{", "c": "[]", "d": '{"id": 5}', "e": "[" * 9999}.items():

@@ -1,4 +1,4 @@
-"""A supervisor starts its children as asked, sees how they end, and answers for them."""
+"""A supervisor starts its children as configured, sees how they end, and answers for them."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_the_exit_code_is_that_of_the_command(
         ("/etc", 126, "it is a folder"),
     ],
 )
-def test_what_cannot_be_executed_says_so(
+def test_a_command_that_cannot_be_executed_is_reported(
     supervised: Supervised, name: str, expected: int, why: str
 ) -> None:
     own = supervised.start(
@@ -58,7 +58,7 @@ def test_what_cannot_be_executed_says_so(
     assert f"cannot execute {name!r}: {why}" in own.said()
 
 
-def test_a_child_has_nothing_that_was_not_meant_for_it(supervised: Supervised) -> None:
+def test_a_child_inherits_only_what_is_meant_for_it(supervised: Supervised) -> None:
     code = """
 import json, os, signal
 print(json.dumps({
@@ -83,7 +83,7 @@ print(json.dumps({
 
 
 def test_a_child_ignores_and_blocks_no_signal(supervised: Supervised) -> None:
-    """What is ignored or blocked is inherited by every program, and Python ignores SIGPIPE."""
+    """Ignored and blocked signals are inherited by every program, and Python ignores SIGPIPE."""
     argv = ["/bin/grep", "-E", "^Sig(Ign|Blk):", "/proc/self/status"]
     own = supervised
     own.start(own.child("it", argv=argv, kind="command", restart="never", log="tee"))
@@ -106,7 +106,7 @@ def test_a_child_of_another_user_has_no_way_back(supervised: Supervised) -> None
     assert int(found["CapPrm"], 16) == 0
 
 
-@pytest.mark.parametrize("shape", ["cooperative", "deaf", "escapes"])
+@pytest.mark.parametrize("shape", ["cooperative", "stubborn", "escapes"])
 def test_children_die_with_their_supervisor(supervised: Supervised, shape: str) -> None:
     own = supervised.start(supervised.child("one", shape), supervised.child("two", shape))
     own.is_ready("one", "two")
@@ -127,7 +127,7 @@ def test_sigterm_drains(supervised: Supervised) -> None:
 
 def test_a_drain_that_takes_too_long_ends_in_a_kill(supervised: Supervised) -> None:
     own = supervised
-    own.start(own.with_control(), own.child("one", "deaf"), settings={"grace_seconds": 0.3})
+    own.start(own.with_control(), own.child("one", "stubborn"), settings={"grace_seconds": 0.3})
     own.is_ready("one")
     own.event("hello")
     own.send(signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_a_drain_that_takes_too_long_ends_in_a_kill(supervised: Supervised) -> N
 
 
 def test_a_second_signal_does_not_wait(supervised: Supervised) -> None:
-    own = supervised.start(supervised.child("one", "deaf"), settings={"grace_seconds": 3600})
+    own = supervised.start(supervised.child("one", "stubborn"), settings={"grace_seconds": 3600})
     own.is_ready("one")
     own.send(signal.SIGINT)
     own.says("children have 3600 s")
@@ -160,7 +160,7 @@ def test_a_worker_that_dies_is_started_again(supervised: Supervised) -> None:
     assert own.is_in("one", "running")["starts"] == 2
 
 
-def test_what_a_dead_worker_left_behind_is_ended_before_it_is_started_again(
+def test_processes_of_a_dead_worker_are_ended_before_its_restart(
     supervised: Supervised,
 ) -> None:
     own = supervised
@@ -188,13 +188,13 @@ def test_a_crash_loop_ends_in_a_state_and_not_in_a_spin(supervised: Supervised) 
     assert own.state("good")["state"] == "running"
 
 
-def test_when_all_children_were_given_up_so_is_the_supervisor(supervised: Supervised) -> None:
+def test_a_supervisor_ends_when_all_children_were_given_up(supervised: Supervised) -> None:
     own = supervised.start(supervised.child("bad", "fails"), settings={"restart_limit": 1})
     assert own.wait() == 1
     own.says("gave up: ended 2 times")
 
 
-def test_one_that_may_end_is_not_started_again(supervised: Supervised) -> None:
+def test_a_child_that_may_end_is_not_restarted(supervised: Supervised) -> None:
     one = python(supervised, "one", "", kind="worker", restart="on-failure")
     two = python(supervised, "two", "raise SystemExit(3)", kind="worker", restart="never")
     assert supervised.start(one, two).wait() == 0
@@ -209,7 +209,7 @@ def test_a_grade_is_met_by_itself_and_by_every_better_one(found: str, wanted: st
     assert (unmet({"kill": wanted}, mechanism) == "") == (order.index(found) >= order.index(wanted))
 
 
-def test_a_grade_that_cannot_be_had_is_refused_before_anything_starts(
+def test_an_unreachable_grade_is_refused_before_anything_starts(
     supervised: Supervised,
 ) -> None:
     own = supervised.start(supervised.child("one", "sleep"))
@@ -240,7 +240,7 @@ def test_a_grade_that_does_not_exist_is_refused(
     [b"", b"{", b"[]", b"{}", b'{"home": "/x", "children": [{"name": "a"}]}',
      b'{"home": "/x", "children": [{"name": "a", "kind": "king", "argv": ["x"]}]}'],
 )  # fmt: skip
-def test_a_spec_that_is_none_is_refused(spec: bytes, tmp_path: Path) -> None:
+def test_an_invalid_spec_is_refused(spec: bytes, tmp_path: Path) -> None:
     path = tmp_path / "spec"
     path.write_bytes(spec)
     assert main(["--spec-fd", str(os.open(path, os.O_RDONLY))]) == 2
@@ -296,7 +296,7 @@ def first(supervised: Supervised) -> Supervised:
     return supervised
 
 
-def test_as_pid_1_it_passes_on_exit_codes_and_reaps_everybody(first: Supervised) -> None:
+def test_as_pid_1_it_passes_on_exit_codes_and_reaps_every_child(first: Supervised) -> None:
     code = """
 import os
 for _ in range(50):
@@ -327,7 +327,7 @@ def test_as_pid_1_it_halts_and_drains(first: Supervised) -> None:
     assert own.marked("CONTROL") == []
 
 
-def test_as_pid_1_a_halt_spares_the_control_process_and_whoever_came_in_to_halt(
+def test_as_pid_1_a_halt_spares_the_control_process_and_the_halting_command(
     first: Supervised,
 ) -> None:
     own = first

@@ -1,4 +1,4 @@
-"""A supervisor becomes a new one without letting go of anything."""
+"""A supervisor replaces its own code without losing a child or a file."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def test_an_upgrade_keeps_children_and_what_they_print(
     assert (own.folder / "stdout").read_text() == "before\nafter\n"
 
 
-def test_an_upgraded_supervisor_can_do_all_that_it_could(supervised: Supervised) -> None:
+def test_an_upgraded_supervisor_keeps_all_its_abilities(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.with_control(),
@@ -69,8 +69,8 @@ def test_an_upgraded_supervisor_can_do_all_that_it_could(supervised: Supervised)
     assert own.marked() == []
 
 
-def test_signals_that_arrive_in_the_middle_are_heeded(supervised: Supervised) -> None:
-    own = supervised.start(supervised.child("one", "deaf"))
+def test_signals_that_arrive_during_an_upgrade_are_handled(supervised: Supervised) -> None:
+    own = supervised.start(supervised.child("one", "stubborn"))
     own.is_ready("one")
     own.send(signal.SIGUSR2)
     own.says("the new code takes over")
@@ -79,8 +79,8 @@ def test_signals_that_arrive_in_the_middle_are_heeded(supervised: Supervised) ->
     assert own.marked() == []
 
 
-def test_a_halt_that_arrives_while_the_new_code_is_tried_goes_first(supervised: Supervised) -> None:
-    own = supervised.start(supervised.child("one", "deaf"))
+def test_a_halt_during_the_trial_of_new_code_takes_precedence(supervised: Supervised) -> None:
+    own = supervised.start(supervised.child("one", "stubborn"))
     own.is_ready("one")
     own.send(signal.SIGUSR2)
     probe = until(lambda: _trial_of(own.pid), "the new code is tried")
@@ -107,7 +107,7 @@ def test_code_that_does_not_load_is_not_upgraded_to(supervised: Supervised, tmp_
     own = supervised
     broken = tmp_path / "site"
     broken.mkdir()
-    own.start(own.child("one", "deaf"), path=[str(broken)])
+    own.start(own.child("one", "stubborn"), path=[str(broken)])
     own.is_ready("one")
     (broken / "sitecustomize.py").write_text("import os; os._exit(9)")
     assert "the new code does not load (exit code 9)" in own.ask({"do": "upgrade"})["error"]

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def found(folder: Path, code: str, file: str, right: str, wrong: str) -> str:
-    """What a piece of a layer prints about a product in which `right` is `wrong`."""
+    """The output of a piece of a layer about a product in which `right` is `wrong`."""
     for name in ("src", "tests", "verify"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / "src" / "andon" / file

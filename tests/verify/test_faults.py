@@ -1,6 +1,6 @@
-"""Layers of faults: in small they are green for the product, and red for a product with a bug.
+"""Layers of faults, scaled down: green for the product, and red for a product with a bug.
 
-The layers in full are `make verify`'s; most of what they do to processes tests/chaos does too.
+`make verify` runs the full layers; tests/chaos covers most of their process faults too.
 """
 
 import random
@@ -19,7 +19,7 @@ from verify.layer import Effort, Outcome
 
 SMALL = Effort("ci", 0.0)
 
-# A part of each layer, for the product that is on the path; prints what is wrong.
+# A part of each layer, for the product that is on the path; prints every violation.
 START = "from verify import harness\nfrom verify.layer import Effort\nsmall = Effort('ci', 0.0)\n"
 POWER = f"""{START}
 from verify import power_cuts, power
@@ -135,7 +135,7 @@ def test_a_bug_turns_its_layer_red(
     assert words in found(tmp_path, code, *bug)
 
 
-# ── the product itself, in small ──────────────────────────────────────────────────────────────────
+# ── the product itself, scaled down ───────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def test_a_system_call_that_fails_loses_and_doubles_nothing(tmp_path: Path) -> N
             assert (trial.fired, trial.wrong) == (True, []), fault
 
 
-def test_what_was_synced_survives_every_cut_and_the_rest_some(tmp_path: Path) -> None:
+def test_synced_data_survives_every_cut_and_other_data_some(tmp_path: Path) -> None:
     disk = Disk()
     for call in (
         calls.Call("create", "a", 0, b""),
@@ -201,7 +201,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None
     assert outcome.faults >= 60
 
 
-def test_parsers_refuse_or_accept_what_they_are_fed(tmp_path: Path) -> None:
+def test_parsers_accept_or_refuse_every_input(tmp_path: Path) -> None:
     outcome = fuzz.check(SMALL, print)
     assert (outcome.violations, outcome.guards) == ([], [])
 
@@ -215,15 +215,15 @@ def test_a_mutation_is_the_same_for_the_same_seed() -> None:
     assert len(set(some())) > 25
 
 
-def test_what_a_later_attempt_does_again_was_forgotten(tmp_path: Path) -> None:
+def test_a_step_repeated_by_a_later_attempt_was_forgotten(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 1\nstep r/step-0 2\n")
     assert harness.forgotten(tmp_path, "r") == [
         "r/step-0 was done again in attempt 2, after what follows it"
     ]
 
 
-def test_what_an_earlier_attempt_does_late_was_not_forgotten(tmp_path: Path) -> None:
-    """It was frozen before it began, and others have gone on meanwhile."""
+def test_a_step_that_an_earlier_attempt_does_late_was_not_forgotten(tmp_path: Path) -> None:
+    """It was frozen before it began, and others have resumed the run meanwhile."""
     (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 2\nstep r/step-0 1\n")
     assert harness.forgotten(tmp_path, "r") == []
 
@@ -238,14 +238,14 @@ def test_every_declared_point_has_a_trial(scale: float) -> None:
 # ── the writer alone ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_writer_tells_everybody_what_became_of_their_message_and_of_no_other() -> None:
+def test_a_writer_gives_each_caller_the_outcome_of_its_own_message() -> None:
     outcome = writers.check(SMALL, lambda _: None)
     assert not outcome.violations
     assert not outcome.guards
     assert outcome.runs == writers.FEWEST
 
 
-def test_a_writer_that_says_so_of_what_was_left_out_is_found(tmp_path: Path) -> None:
+def test_a_writer_that_acknowledges_a_skipped_message_is_found(tmp_path: Path) -> None:
     code = f"""{START}
 from verify import writers
 print(*writers.check(small, str).violations, sep="\\n")

@@ -1,4 +1,4 @@
-"""The kill matrix in small: green for the product, and red for a product with a bug."""
+"""The kill matrix, scaled down: green for the product, and red for a product with a bug."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def ground() -> Iterator[Ground]:
 
 
 def some(driver: str, store: str, moments: tuple[str, ...]) -> list[Cell]:
-    """Every moment, both kinds of tools, both ways to go on; one format after the other."""
+    """Every moment, both kinds of tools, both ways to continue; one format after the other."""
     places = [
         (moment, tools, then) for moment in moments for tools in cells.TOOLS for then in cells.THEN
     ]
@@ -51,13 +51,13 @@ def test_a_loop_that_is_killed_at_every_moment(ground: Ground) -> None:
 
 @pytest.mark.parametrize("driver", ["langgraph", "openai_agents", "pydantic_ai"])
 def test_a_framework_that_is_killed(ground: Ground, driver: str) -> None:
-    """Two moments that nothing but its adapter takes care of; the others are `make matrix`'s."""
+    """Two moments that only its adapter handles; `make matrix` has the others."""
     places = [("after effect", "parallel", "resume"), ("before intent", "first of two", "message")]
     for place in places:
         assert not ground.play(Cell(driver, True, *place, "chat", "sqlite")).wrong
 
 
-def test_what_goes_wrong_without_andon_is_seen(ground: Ground) -> None:
+def test_failures_without_andon_are_counted(ground: Ground) -> None:
     twice = Cell("loop", False, "after effect", "parallel", "resume", "chat", "file")
     refused = Cell(
         "loop_by_message", False, "after effect", "first of two", "message", "chat", "file"
@@ -77,7 +77,7 @@ def test_a_process_that_was_not_killed_proves_nothing(ground: Ground) -> None:
     assert "it was not killed" in ground.play(cell).broken
 
 
-def test_the_page_counts_what_was_found() -> None:
+def test_the_page_counts_every_outcome() -> None:
     cell = Cell("loop", False, "after effect", "first of two", "resume", "chat", "file")
     whole = Cell("loop", True, "after effect", "first of two", "resume", "chat", "sqlite")
     outcome = [Found(cell, doubled=2, refused=1, answer="none"), Found(whole, asked=1)]

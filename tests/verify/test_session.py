@@ -38,14 +38,16 @@ def marked(mark: str) -> list[int]:
         for found in Path("/proc").glob("[0-9]*/environ"):
             try:
                 yield int(found.parent.name), found.read_bytes()
-            except OSError:  # it has ended, or is somebody else's
+            except OSError:  # it has ended, or belongs to another user
                 continue
 
     return [pid for pid, found in environments() if mark.encode() in found]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_whoever_interrupts_it_leaves_nobody_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_command_leaves_no_process_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     mark = f"ANDON_TEST_MARK={tmp_path}"
     name, _, own = mark.partition("=")
     command = subprocess.Popen(

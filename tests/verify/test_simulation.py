@@ -1,4 +1,4 @@
-"""The simulated fleet: thousands of stories, each the same whenever it is told."""
+"""The simulated fleet: thousands of stories, each of them deterministic."""
 
 import os
 import subprocess
@@ -29,18 +29,18 @@ def told_elsewhere(seed: int, hash_seed: str) -> str:
         text=True,
         check=True,
     )
-    assert done.stderr == ""  # whoever is dead leaves no coroutine that nobody awaits
+    assert done.stderr == ""  # a dead process leaves no coroutine that is never awaited
     return done.stdout.partition("green:")[0]
 
 
-def test_a_seed_tells_the_same_story_everywhere() -> None:
+def test_a_seed_gives_the_same_story_everywhere() -> None:
     one, other = told_elsewhere(4, "1"), told_elsewhere(4, "2")
     assert one == other
     assert "somebody starts r0" in one
 
 
-def test_the_first_story_of_a_process_is_told_as_the_later_ones_are() -> None:
-    """What is imported on the way passes its points too."""
+def test_the_first_story_of_a_process_runs_like_the_later_ones() -> None:
+    """Imports on the way pass points too."""
     twice = "from verify.simulation import story; print(story(3897)[0] == story(3897)[0])"
     done = subprocess.run(
         [sys.executable, "-c", twice], cwd=ROOT, capture_output=True, text=True, check=True

@@ -4,7 +4,7 @@ from verify import twins
 from verify.layer import Effort
 
 
-def test_both_databases_answer_and_keep_the_same(postgres_url: str) -> None:
+def test_both_databases_answer_and_store_the_same(postgres_url: str) -> None:
     found = twins.compare(postgres_url, Effort("ci", 0.1), print)
     assert not found.violations
     assert not found.guards

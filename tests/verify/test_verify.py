@@ -1,4 +1,4 @@
-"""The command that verifies: nothing is silently green."""
+"""The command that verifies: nothing is green by omission."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ EFFORT = Effort("ci", 0.1)
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """Run the command with layers and canaries of the test's own; answers its code and its page."""
+    """Runs the command with layers and canaries of the test; returns its exit code and its page."""
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(verify, "ROOT", tmp_path)
 
@@ -44,7 +44,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
 Ask = Callable[..., tuple[int, str]]
 
 
-def test_green_is_everything_found_and_nothing_wrong(ask: Ask) -> None:
+def test_a_run_is_green_only_if_all_is_found_and_nothing_is_wrong(ask: Ask) -> None:
     code, page = ask(GREEN, CAUGHT)
     assert code == 0
     assert f"| model | {report.does('model')} | 3 | 10 | 0 | 1 of 1 | 0 |" in page
@@ -80,7 +80,7 @@ def test_a_guard_that_is_not_met_is_red(ask: Ask) -> None:
     assert "guard not met: no freeze struck" in page
 
 
-def test_a_canary_that_nobody_caught_is_red(ask: Ask) -> None:
+def test_a_canary_that_was_not_caught_is_red(ask: Ask) -> None:
     code, page = ask(GREEN, CAUGHT, MISSED)
     assert code == 1
     assert f"| **RED** model | {report.does('model')} | 3 | 10 | 0 | 1 of 2 | 0 |" in page
@@ -93,7 +93,7 @@ def test_a_layer_that_fails_by_itself_is_red(ask: Ask) -> None:
     assert "the layer itself failed: RuntimeError: no room" in page
 
 
-def test_a_layer_that_nobody_has_written_is_red() -> None:
+def test_a_layer_that_does_not_exist_is_red() -> None:
     outcome = verify.checked("nonexistent", EFFORT, print)
     assert outcome.guards == ["missing: there is no verify/nonexistent.py"]
     assert report.is_red([outcome], [])
@@ -154,7 +154,7 @@ def test_a_canary_whose_text_is_there_twice_is_not_planted(tmp_path: Path) -> No
         canaries.plant(Canary("two", "model", "a.py", "x = 1", "x = 2"), tmp_path)
 
 
-def test_a_canary_that_merely_breaks_the_program_was_caught_by_nobody() -> None:
+def test_a_canary_that_merely_breaks_the_program_is_not_caught() -> None:
     broken = Canary(
         "broken", "model", "core/effect.py", "class EffectKind(StrEnum):", "class EffectKind(Oops):"
     )
@@ -163,10 +163,10 @@ def test_a_canary_that_merely_breaks_the_program_was_caught_by_nobody() -> None:
     assert "NameError" in tried.why
 
 
-def test_a_canary_in_which_nothing_works_was_caught_by_nobody(
+def test_a_canary_in_which_nothing_works_is_not_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its layer is red, and so is a run that nothing befalls."""
+    """Its layer is red, and so is a run without faults."""
     monkeypatch.setattr(canaries, "_run", lambda canary, _: Tried(canary.name, "", True, ""))
     line = "            result = await call()\n"
     broken = Canary(
@@ -188,7 +188,7 @@ def test_a_planted_bug_is_caught_by_the_layer_that_runs_against_the_copy() -> No
     assert "happens twice" in tried.violations[0]
 
 
-def test_what_was_found_can_be_read_by_programs(ask: Ask, tmp_path: Path) -> None:
+def test_the_findings_can_be_read_by_programs(ask: Ask, tmp_path: Path) -> None:
     ask(GREEN)
     file = tmp_path / "found.json"
     verify.main(["--only", "model", "--json", str(file)])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests import pages
 from tests.cli.terminal import Terminal
-from tests.control.yard import Yard
+from tests.control.seeded_store import SeededStore
 from tests.store.parts import do
 
 from andon.control import events, obligations
@@ -22,18 +22,18 @@ KIND = re.compile(r"(worker|version|run|limit)\.[a-z_]+")
 
 
 @pytest.fixture
-def yard(store_url: str) -> Iterator[Yard]:
+def seeded(store_url: str) -> Iterator[SeededStore]:
     store = open_store(store_url)
-    yield Yard(store)
+    yield SeededStore(store)
     store.close()
 
 
-def test_what_happened_is_told_in_order(andon: Terminal, yard: Yard) -> None:
+def test_events_are_listed_in_order(andon: Terminal, seeded: SeededStore) -> None:
     assert "no events in the last" in andon.run("events").stderr
-    yard.worker("w1")
-    yard.ask("w1")
-    yard.tell("w1")
-    yard.leave("w1")
+    seeded.worker("w1")
+    seeded.ask("w1")
+    seeded.tell("w1")
+    seeded.leave("w1")
     found = andon.json("events")
     kinds = ["worker.started", "worker.asked", "worker.draining", "worker.ended"]
     assert [event["kind"] for event in found] == kinds
@@ -44,18 +44,18 @@ def test_what_happened_is_told_in_order(andon: Terminal, yard: Yard) -> None:
     assert "expected 10s" in andon.error("events", "--since", "-1h", code=2)
 
 
-def test_only_what_happened_since_is_told(yard: Yard) -> None:
-    yard.worker("w1")
-    assert events.recent(yard.store, yard.store.now() + 1) == []
-    assert len(events.recent(yard.store, yard.store.now() - 60)) == 1
+def test_only_events_after_the_given_moment_are_listed(seeded: SeededStore) -> None:
+    seeded.worker("w1")
+    assert events.recent(seeded.store, seeded.store.now() + 1) == []
+    assert len(events.recent(seeded.store, seeded.store.now() - 60)) == 1
 
 
-def test_events_are_followed_one_document_per_line(andon: Terminal, yard: Yard) -> None:
-    yard.worker("w1")
+def test_events_are_followed_one_document_per_line(andon: Terminal, seeded: SeededStore) -> None:
+    seeded.worker("w1")
     with andon.process("events", "-f", "--json", stdout=subprocess.PIPE) as process:
         assert process.process.stdout is not None
         first = json.loads(process.process.stdout.readline())
-        yard.ask("w1")
+        seeded.ask("w1")
         second = json.loads(process.process.stdout.readline())
     assert (first["kind"], second["kind"]) == ("worker.started", "worker.asked")
 
@@ -69,7 +69,7 @@ def test_an_event_cannot_act_on_the_terminal(local: Terminal) -> None:
     assert "run.odd" in text
 
 
-def test_a_body_of_any_shape_is_told() -> None:
+def test_an_event_with_a_body_of_any_shape_is_listed() -> None:
     event = {"run": None, "worker": None, "about": [1]}
     assert events.describe(event) == "[1]"
     assert events.describe(event | {"about": {}}) == ""
@@ -101,15 +101,17 @@ def test_every_order_and_how_it_ended_has_a_row() -> None:
 # ── obligations ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_would_be_undone_is_listed_with_its_deadline(andon: Terminal, yard: Yard) -> None:
+def test_an_effect_to_be_undone_is_listed_with_its_deadline(
+    andon: Terminal, seeded: SeededStore
+) -> None:
     assert "no effect would have to be undone" in andon.run("ps", "--obligations").stderr
-    yard.worker("w")
-    yard.start("held", "back", "done")
-    held, back, done = yard.take("w", "held", "back", "done")
+    seeded.worker("w")
+    seeded.start("held", "back", "done")
+    held, back, done = seeded.take("w", "held", "back", "done")
     for one in (held, back, done):
-        yard.effect(one, "confirmed", undo="shop:refund", undo_within=7200.0)
-    yard.back(back)
-    yard.end(done)
+        seeded.effect(one, "confirmed", undo="shop:refund", undo_within=7200.0)
+    seeded.back(back)
+    seeded.end(done)
     found = {one["run"]: one for one in andon.json("ps", "--obligations")}
     assert set(found) == {"held", "back"}
     assert found["held"]["undone"] == "when it fails"
@@ -132,7 +134,7 @@ def test_what_would_be_undone_is_listed_with_its_deadline(andon: Terminal, yard:
         ({"run_state": "failed"}, "on request: andon compensate r"),
     ],
 )
-def test_when_it_is_undone_is_said(changes: dict[str, object], words: str) -> None:
+def test_the_time_of_an_undo_is_shown(changes: dict[str, object], words: str) -> None:
     plain = {
         "run_id": "r",
         "agent": "a",

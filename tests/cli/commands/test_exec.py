@@ -44,7 +44,7 @@ def evidence(host: Host, kind: str) -> list[str]:
         return [f"{row.stage}: {row.evidence}" for row in store.targets(stop.id)]
 
 
-# ── what it does ──────────────────────────────────────────────────────────────────────────────
+# ── output, exit code, log ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,7 @@ def evidence(host: Host, kind: str) -> list[str]:
         ("agents.py:greet", "An agent in a file: andon run agents.py:greet"),
     ],
 )
-def test_a_program_that_there_is_not_leaves_neither_run_nor_store(
-    here: Host, program: str, why: str
-) -> None:
+def test_a_missing_program_leaves_neither_run_nor_store(here: Host, program: str, why: str) -> None:
     done = here.run("exec", "--", program, code=127)
     assert f"cannot execute {program!r}" in done.stderr
     assert why in done.stderr
@@ -70,7 +68,7 @@ def test_a_command_has_no_json_and_its_help_says_nothing_else(here: Host) -> Non
     assert "there is no --json; afterwards: andon show RUN --json" in refused
 
 
-def test_output_input_and_exit_code_are_the_command_s(host: Host) -> None:
+def test_output_input_and_exit_code_are_those_of_the_command(host: Host) -> None:
     words = ["exec", "--id", "r", "--name", "cat", "--label", "tenant=x", "--", "cat"]
     done = host.run(*words, input="hello\n")
     assert done.stdout == "hello\n"
@@ -90,17 +88,17 @@ def test_a_command_that_fails_is_a_failed_run(here: Host) -> None:
     assert found["error"]["exit"] == 7
 
 
-def test_a_command_that_was_killed_by_somebody_else_says_by_what(here: Host) -> None:
+def test_a_command_killed_from_outside_names_the_signal(here: Host) -> None:
     here.run("run", "--id", "r", "--", "sh", "-c", "kill -KILL $$", code=128 + 9)
     assert here.json("show", "r")["error"]["message"] == "the command ended with SIGKILL"
 
 
-def test_it_knows_its_run(here: Host) -> None:
+def test_the_command_gets_the_id_of_its_run(here: Host) -> None:
     done = here.run("exec", "--id", "r", "sh", "-c", "echo $ANDON_RUN")
     assert done.stdout == "r\n"
 
 
-def test_its_log_is_kept(here: Host) -> None:
+def test_the_log_of_the_command_is_kept(here: Host) -> None:
     here.run("run", "--id", "r", "--", "sh", "-c", "echo one; echo two >&2")
     assert sorted(here("logs", "r").splitlines()) == ["one", "two"]
     assert sorted(one["text"] for one in here.json("logs", "r")) == ["one", "two"]
@@ -113,7 +111,7 @@ def test_a_log_that_is_kept_elsewhere_is_named(here: Host, tmp_path: Path) -> No
     assert "r.log" in here.run("logs", "r").stderr
 
 
-def test_it_is_started_again_if_that_is_wanted(here: Host) -> None:
+def test_the_command_is_restarted_if_asked(here: Host) -> None:
     text = "test -e once || { touch once; exit 3; }; echo again"
     done = here.run("exec", "--id", "r", "--restart", "on-failure", "--", "sh", "-c", text)
     assert done.stdout == "again\n"
@@ -123,7 +121,7 @@ def test_it_is_started_again_if_that_is_wanted(here: Host) -> None:
 # ── stops ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_kill_reaches_what_has_escaped_and_is_proved(host: Host) -> None:
+def test_a_kill_reaches_an_escaped_process_and_is_proved(host: Host) -> None:
     with host.command("--id", "r", *python(ESCAPES)) as process:
         pids = [host.pid_in("stays"), host.pid_in("escaped")]
         host("kill", "r")
@@ -161,7 +159,7 @@ def test_a_pause_freezes_and_a_resume_thaws(host: Host) -> None:
     assert host.json("show", "r")["state"] == "succeeded"
 
 
-def test_what_is_paused_can_be_killed(here: Host) -> None:
+def test_a_paused_run_can_be_killed(here: Host) -> None:
     with here.command("--id", "r", "--", "sh", "-c", "echo $$ > pid; sleep 600") as process:
         pid = here.pid_in("pid")
         here("pause", "r")
@@ -173,7 +171,7 @@ def test_what_is_paused_can_be_killed(here: Host) -> None:
     assert here.json("show", "r")["state"] == "killed"
 
 
-def test_a_cancel_asks_first(host: Host) -> None:
+def test_a_cancel_first_asks_the_command_to_end(host: Host) -> None:
     text = "trap 'echo bye > bye; exit 0' TERM; echo $$ > pid; while :; do sleep 0.05; done"
     with host.command("--id", "r", "--", "sh", "-c", text) as process:
         host.pid_in("pid")
@@ -183,7 +181,7 @@ def test_a_cancel_asks_first(host: Host) -> None:
     assert host.json("show", "r")["state"] == "cancelled"
 
 
-def test_a_cancel_that_is_not_heard_becomes_a_kill(host: Host) -> None:
+def test_a_cancel_that_is_ignored_becomes_a_kill(host: Host) -> None:
     text = "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
     with host.command("--id", "r", "--", "sh", "-c", text) as process:
         pid = host.pid_in("pid")
@@ -195,7 +193,7 @@ def test_a_cancel_that_is_not_heard_becomes_a_kill(host: Host) -> None:
         assert [one for one in store.events() if one.kind == "stop.overran"]
 
 
-def test_a_stop_of_its_agent_or_its_tenant_stops_it_too(here: Host) -> None:
+def test_a_stop_of_its_agent_or_tenant_stops_the_command_too(here: Host) -> None:
     words = ["--id", "r", "--name", "bot", "--label", "tenant=x"]
     with here.command(*words, "--", "sh", "-c", "echo $$ > pid; sleep 600") as process:
         here.pid_in("pid")
@@ -204,7 +202,7 @@ def test_a_stop_of_its_agent_or_its_tenant_stops_it_too(here: Host) -> None:
     assert here.json("show", "r")["state"] == "killed"
 
 
-# ── what is not begun ─────────────────────────────────────────────────────────────────────────
+# ── refused before the start ──────────────────────────────────────────────────────────────────
 
 
 def test_nothing_is_begun_on_a_host_that_is_halted(here: Host) -> None:
@@ -224,7 +222,9 @@ def test_nothing_is_begun_on_a_host_that_is_halted(here: Host) -> None:
         (("kill", "--label", "tenant=x"), "label tenant=x is stopped by a kill"),
     ],
 )
-def test_nothing_is_begun_that_a_latch_holds(host: Host, order: tuple[str, ...], held: str) -> None:
+def test_nothing_is_begun_in_a_scope_that_a_latch_holds(
+    host: Host, order: tuple[str, ...], held: str
+) -> None:
     host.run("run", "--name", "touch", "--", "true")  # the agent is known by now
     host(*order, "--why", "unsure")
     words = ["run", "--id", "r", "--label", "tenant=x", "--", "touch", "done"]
@@ -242,7 +242,7 @@ def test_nothing_is_begun_without_a_store(here: Host) -> None:
     assert not (here.folder / "done").exists()
 
 
-def test_nothing_is_begun_below_the_grade_that_is_required(here: Host) -> None:
+def test_nothing_is_begun_below_the_required_grade(here: Host) -> None:
     said = here.error("run", "--require", "kill=Z", "--", "touch", "done", code=2)
     assert "expected WHAT=GRADE" in said
     assert not (here.folder / "done").exists()
@@ -308,7 +308,7 @@ def test_the_death_of_the_control_process_changes_nothing(host: Host) -> None:
     assert len(found["attempts"]) == 1
 
 
-def test_a_told_supervisor_gives_the_run_back(here: Host) -> None:
+def test_a_supervisor_asked_to_leave_gives_the_run_back(here: Host) -> None:
     with here.command("--id", "r", "--", "sh", "-c", "echo $$ > pid; sleep 600") as process:
         pid = here.pid_in("pid")
         process.signal(signal.SIGTERM)

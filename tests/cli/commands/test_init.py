@@ -10,7 +10,7 @@ from tests.cli.terminal import LIMIT_SECONDS, Terminal
 from andon.cli import first_project
 
 
-def test_what_init_writes_runs_and_passes_its_test_and_its_crash_test(local: Terminal) -> None:
+def test_the_agent_of_init_runs_and_passes_its_test_and_its_crash_test(local: Terminal) -> None:
     done = local.run("init", "hello")
     assert (
         done.stdout == "wrote hello/agent.py\nwrote hello/test_agent.py\nwrote hello/andon.toml\n"
@@ -33,7 +33,7 @@ def test_what_init_writes_runs_and_passes_its_test_and_its_crash_test(local: Ter
     assert "2 passed" in tested.stdout, tested.stdout + tested.stderr
 
 
-def test_the_steps_that_init_names_begin_with_what_has_to_be_installed(
+def test_the_steps_that_init_names_begin_with_the_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert first_project.test_command() == "python -m pytest -q"

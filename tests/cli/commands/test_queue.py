@@ -78,7 +78,7 @@ def test_limits_are_set_listed_and_removed(local: Terminal) -> None:
     assert local.json("limit", "label:tenant", "--at-most", "3")["at_most"] == 3
 
 
-def test_what_is_no_limit_is_refused(local: Terminal) -> None:
+def test_an_invalid_limit_is_refused(local: Terminal) -> None:
     local("limit", "queue:a", "--at-most", "1")
     for words in (
         ("queue:a", "--at-most", "0"),
@@ -96,11 +96,11 @@ def test_what_is_no_limit_is_refused(local: Terminal) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "no such"])
-def test_a_worker_does_not_serve_what_can_be_no_queue(local: Terminal, name: str) -> None:
+def test_a_worker_refuses_an_invalid_queue_name(local: Terminal, name: str) -> None:
     assert "expected letters" in local.error("work", "agents.py", "--queue", name, code=2)
 
 
-def test_a_limit_holds_back_what_a_worker_would_take(andon: Terminal) -> None:
+def test_a_limit_holds_back_runs_that_a_worker_would_claim(andon: Terminal) -> None:
     andon("limit", "label:tenant", "--at-most", "1")
     with andon.worker():
         marker = andon.folder / "marker"
@@ -122,7 +122,7 @@ def test_a_limit_holds_back_what_a_worker_would_take(andon: Terminal) -> None:
         assert andon("wait", held, "--timeout", "30") == '"hello world"\n'
 
 
-def test_queues_show_what_waits_and_a_worker_serves_those_it_is_told(andon: Terminal) -> None:
+def test_queues_show_waiting_runs_and_a_worker_serves_only_named_queues(andon: Terminal) -> None:
     with andon.worker("agents.py", "--queue", "emails", "--queue", "other"):
         mine = andon.start("greet", "--queue", "emails")
         andon("wait", mine, "--timeout", "30")
@@ -205,7 +205,7 @@ def test_a_rollout_with_two_versions_at_once_and_a_rollback(versions: Terminal) 
     versions.error("versions", "nobody", code=4)
 
 
-def test_runs_of_a_version_that_nobody_carries_are_stranded_until_somebody_does(
+def test_runs_of_a_version_without_a_worker_are_stranded_until_one_carries_it(
     versions: Terminal,
 ) -> None:
     with versions.worker("v1.py") as first:

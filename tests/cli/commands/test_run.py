@@ -89,7 +89,7 @@ def test_an_event_is_sent_once_by_its_id(andon: Terminal) -> None:
     assert "succeeded" in andon.error("send", run_id, "go", code=1)
 
 
-def test_an_answer_or_event_that_is_broken_json_is_taken_as_text_with_a_warning(
+def test_an_answer_or_event_of_broken_json_is_taken_as_text_with_a_warning(
     andon: Terminal,
 ) -> None:
     with andon.worker():
@@ -249,13 +249,13 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     return terminal
 
 
-def test_input_that_is_broken_is_said_to_be_so(registered: Terminal) -> None:
+def test_broken_input_is_reported_as_broken(registered: Terminal) -> None:
     said = registered.error("start", "greet", "--input", "-", code=2, input='{"name": "x"')
     assert "expected a JSON object" in said
     assert "found what is not JSON: " in said
 
 
-def test_input_that_is_no_object_or_not_text_is_refused(registered: Terminal) -> None:
+def test_input_that_is_not_an_object_or_not_text_is_refused(registered: Terminal) -> None:
     assert "JSON object" in registered.error("start", "echo", "--input", "-", code=2, input="[1]")
     Path(registered.folder, "latin.json").write_bytes(b'{"name": "\xe9"}')
     assert "JSON object" in registered.error("start", "echo", "--input", "latin.json", code=2)
@@ -284,7 +284,7 @@ def test_a_run_can_start_later(registered: Terminal) -> None:
         assert "starts in" in registered("ps", "--state", "queued")
 
 
-def test_a_queued_run_that_nobody_carries_says_so(andon: Terminal) -> None:
+def test_a_queued_run_without_a_worker_to_carry_it_says_so(andon: Terminal) -> None:
     with andon.worker("agents.py:listener"):
         pass
     done = andon.run("start", "listener", "--id", "q-1")
@@ -303,7 +303,7 @@ def test_a_queued_run_that_nobody_carries_says_so(andon: Terminal) -> None:
         assert "starts in" in andon("ps", "--state", "queued")
         worker.signal(signal.SIGKILL)
         worker.ends()
-        # Nobody has declared it dead yet, and its lease still holds.
+        # No worker has declared it dead yet, and its lease still holds.
         listed = andon("ps", "--state", "queued")
         assert "starts in 24 h; no running worker serves listener (version 2.1)" in listed
         assert andon.state("q-2") == "queued", "it is not due yet"

@@ -1,4 +1,4 @@
-"""Whatever is changed behind andon's back is found by `andon verify`."""
+"""`andon verify` finds every change made behind andon's back."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def change(terminal: Terminal, sql: str) -> None:
     db.close()
 
 
-def test_what_was_written_is_verified(andon: Terminal) -> None:
+def test_an_undamaged_store_is_verified(andon: Terminal) -> None:
     with andon.worker():
         run_id = andon.start("refunds", "orders=[1]")
         andon("wait", run_id, "--timeout", "30")
@@ -54,7 +54,7 @@ def test_what_was_written_is_verified(andon: Terminal) -> None:
     assert (found["runs"], found["effects"]) == (1, 1)
 
 
-def test_however_runs_end_or_wait_they_are_verified(andon: Terminal) -> None:
+def test_runs_are_verified_however_they_end_or_wait(andon: Terminal) -> None:
     with andon.worker():
         failed = andon.start("fails", "why=so")
         waiting, paused, killed, gone = (andon.start("listener") for _ in range(4))
@@ -125,7 +125,7 @@ def test_one_damaged_run_does_not_hide_the_next(damaged: Terminal) -> None:
     assert len(damaged.json("verify", "paid", code=1)["damage"]) == 1
 
 
-def test_pages_that_the_disk_spoiled_are_found(damaged: Terminal) -> None:
+def test_pages_corrupted_by_the_disk_are_found(damaged: Terminal) -> None:
     path = damaged.folder / "andon.db"
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -139,20 +139,20 @@ def test_pages_that_the_disk_spoiled_are_found(damaged: Terminal) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_that_stumbles_over_damage_says_that_it_is_damage(damaged: Terminal) -> None:
+def test_a_command_that_meets_damage_reports_it_as_damage(damaged: Terminal) -> None:
     change(damaged, "UPDATE andon_runs SET labels = '{' WHERE id = 'paid'")
     done = damaged.run("ps", "--old", code=1)
     assert "the store is damaged" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_text_that_is_none_any_more_is_damage(damaged: Terminal) -> None:
+def test_text_that_cannot_be_decoded_is_reported_as_damage(damaged: Terminal) -> None:
     change(damaged, "UPDATE andon_runs SET error = CAST(X'61FF62' AS TEXT) WHERE id = 'paid'")
     done = damaged.run("show", "paid", code=1)
     assert "the file is damaged" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_large_value_that_was_changed_is_not_told(damaged: Terminal) -> None:
+def test_a_large_value_that_was_changed_is_not_shown(damaged: Terminal) -> None:
     change(damaged, "UPDATE andon_blobs SET body = replace(body, 'xxxx', 'xyxx')")
     assert "does not match its hash" in damaged.run("wait", "large", code=1).stderr

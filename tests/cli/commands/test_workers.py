@@ -1,4 +1,4 @@
-"""`andon drain` and `andon workers`: who is meant, what is said, and how long it is waited for."""
+"""`andon drain` and `andon workers`: the workers meant, the output, and the length of the wait."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.terminal import Terminal, until
-from tests.control.yard import Yard
+from tests.control.seeded_store import SeededStore
 from tests.store.parts import do
 
 from andon.control import drain as draining
@@ -21,8 +21,8 @@ from andon.runtime.worker.peers import this_process
 from andon.store import open_store
 from andon.testing.postgres import Cluster
 
-# A worker that notices being asked. Until `andon work` does so itself it is told by this thread,
-# which does nothing once it does.
+# A worker that notices a drain request. Until `andon work` does so itself, this thread notifies it,
+# and does nothing once it does.
 LISTENING = """
 import importlib.util, os, signal, threading, time
 from agents import *
@@ -46,9 +46,9 @@ if importlib.util.find_spec("andon.runtime.worker.drain") is None:
 
 
 @pytest.fixture
-def yard(store_url: str) -> Iterator[Yard]:
+def seeded(store_url: str) -> Iterator[SeededStore]:
     store = open_store(store_url)
-    yield Yard(store)
+    yield SeededStore(store)
     store.close()
 
 
@@ -62,43 +62,43 @@ def ids(found: list[Any]) -> list[str]:
     return sorted(worker.id for worker in found)
 
 
-# ── who is meant ──────────────────────────────────────────────────────────────────────────────
+# ── which workers are meant ───────────────────────────────────────────────────────────────────
 
 
-def test_a_worker_is_found_by_id_by_beginning_and_by_host(yard: Yard) -> None:
-    yard.worker("pod-a.1.aa", host="pod-a")
-    yard.worker("pod-a.2.bb", host="pod-a")
-    yard.worker("pod-b.1.cc", host="pod-b")
-    assert ids(workers.find(yard.store, ["pod-a.1.aa"])) == ["pod-a.1.aa"]
-    assert ids(workers.find(yard.store, ["pod-a"])) == ["pod-a.1.aa", "pod-a.2.bb"]
-    assert ids(workers.find(yard.store, ["pod-b.1"])) == ["pod-b.1.cc"]
-    assert ids(workers.find(yard.store, ["pod-b", "pod-b.1.cc"])) == ["pod-b.1.cc"]
+def test_a_worker_is_found_by_id_by_prefix_and_by_host(seeded: SeededStore) -> None:
+    seeded.worker("pod-a.1.aa", host="pod-a")
+    seeded.worker("pod-a.2.bb", host="pod-a")
+    seeded.worker("pod-b.1.cc", host="pod-b")
+    assert ids(workers.find(seeded.store, ["pod-a.1.aa"])) == ["pod-a.1.aa"]
+    assert ids(workers.find(seeded.store, ["pod-a"])) == ["pod-a.1.aa", "pod-a.2.bb"]
+    assert ids(workers.find(seeded.store, ["pod-b.1"])) == ["pod-b.1.cc"]
+    assert ids(workers.find(seeded.store, ["pod-b", "pod-b.1.cc"])) == ["pod-b.1.cc"]
     with pytest.raises(NotFound, match=r"several workers begin with 'pod': pod-a.1.aa, pod-a.2"):
-        workers.find(yard.store, ["pod"])
+        workers.find(seeded.store, ["pod"])
     for nobody in ("nobody", ""):
         with pytest.raises(NotFound, match=r"alive: pod-a.1.aa, "):
-            workers.find(yard.store, [nobody])
+            workers.find(seeded.store, [nobody])
 
 
-def test_self_is_this_container_and_nobody_else(yard: Yard) -> None:
-    yard.worker("mine", **here())
-    yard.worker("other-container", **here(namespace="pid:[1]"))
-    yard.worker("other-machine", **here(boot="another"))
-    assert ids(workers.here(yard.store)) == ["mine"]
+def test_self_means_the_worker_of_this_container_only(seeded: SeededStore) -> None:
+    seeded.worker("mine", **here())
+    seeded.worker("other-container", **here(namespace="pid:[1]"))
+    seeded.worker("other-machine", **here(boot="another"))
+    assert ids(workers.here(seeded.store)) == ["mine"]
 
 
-def test_an_unknown_worker_is_not_found(andon: Terminal, yard: Yard) -> None:
-    yard.worker("w1")
+def test_an_unknown_worker_is_not_found(andon: Terminal, seeded: SeededStore) -> None:
+    seeded.worker("w1")
     assert "there is no worker 'w9'; alive: w1" in andon.error("drain", "w9", code=4)
 
 
 @pytest.mark.parametrize("words", [(), ("w1", "--self"), ("--self", "--all"), ("w1", "--all")])
-def test_it_must_be_said_who(local: Terminal, words: tuple[str, ...]) -> None:
+def test_a_drain_without_a_target_is_refused(local: Terminal, words: tuple[str, ...]) -> None:
     assert "say which workers" in local.error("drain", *words, code=2)
 
 
-def test_nobody_to_drain_is_done(andon: Terminal, yard: Yard) -> None:
-    yard.worker("far")
+def test_a_drain_without_workers_is_done_at_once(andon: Terminal, seeded: SeededStore) -> None:
+    seeded.worker("far")
     assert "no worker is running here" in andon.run("drain", "--self").stderr
     assert andon.json("drain", "--self") == {"ended": True, "workers": []}
 
@@ -106,24 +106,26 @@ def test_nobody_to_drain_is_done(andon: Terminal, yard: Yard) -> None:
 # ── asking and waiting ────────────────────────────────────────────────────────────────────────
 
 
-def test_without_waiting_it_only_asks(andon: Terminal, yard: Yard) -> None:
-    yard.worker("w1")
-    yard.worker("w2")
+def test_a_drain_without_waiting_only_asks(andon: Terminal, seeded: SeededStore) -> None:
+    seeded.worker("w1")
+    seeded.worker("w2")
     assert andon("drain", "w1", "--no-wait") == "asked: w1\n"
-    one, two = yard.store.fleet(0.0)
+    one, two = seeded.store.fleet(0.0)
     assert one.drain_asked_at is not None
     assert two.drain_asked_at is None
-    [event] = [event for event in yard.store.events() if event.kind == "worker.asked"]
+    [event] = [event for event in seeded.store.events() if event.kind == "worker.asked"]
     assert event.worker == "w1"
     assert '"tester"' in event.body
     assert andon("drain", "--all", "--no-wait") == "asked: w1, w2\n"
 
 
-def test_who_does_not_go_in_time_is_named(andon: Terminal, yard: Yard) -> None:
-    yard.worker("slow")
-    yard.start("r")
-    [held] = yard.take("slow", "r")
-    do(yard.store, held.append(of={"name": "plan", "state": "begun", "at": yard.store.now()}))
+def test_a_worker_that_does_not_leave_in_time_is_named(
+    andon: Terminal, seeded: SeededStore
+) -> None:
+    seeded.worker("slow")
+    seeded.start("r")
+    [held] = seeded.take("slow", "r")
+    do(seeded.store, held.append(of={"name": "plan", "state": "begun", "at": seeded.store.now()}))
     done = andon.run("drain", "slow", "--timeout", "0", code=3)
     assert "1 worker did not end within 0 s: slow" in done.stderr
     assert "1 in hand: run r step plan" in done.stderr
@@ -132,38 +134,38 @@ def test_who_does_not_go_in_time_is_named(andon: Terminal, yard: Yard) -> None:
     assert found["workers"][0]["in_hand"] == 1
 
 
-def test_a_worker_that_has_ended_needs_no_waiting(andon: Terminal, yard: Yard) -> None:
-    yard.worker("w1")
-    yard.leave("w1")
+def test_a_worker_that_has_ended_needs_no_waiting(andon: Terminal, seeded: SeededStore) -> None:
+    seeded.worker("w1")
+    seeded.leave("w1")
     assert "1 worker ended" in andon("drain", "w1")
 
 
-def test_a_worker_whose_process_is_gone_has_ended(andon: Terminal, yard: Yard) -> None:
-    yard.worker("gone", **here(pid=2**22 + 1, start_ticks=1))
+def test_a_worker_whose_process_is_gone_has_ended(andon: Terminal, seeded: SeededStore) -> None:
+    seeded.worker("gone", **here(pid=2**22 + 1, start_ticks=1))
     done = andon.run("drain", "gone")
     assert "died" in done.stderr
 
 
-def test_a_worker_that_says_goodbye_while_it_is_looked_at_has_not_died(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_departs_while_it_is_checked_has_not_died(
+    seeded: SeededStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    yard.worker("w", **here(pid=2**22 + 1, start_ticks=1))
+    seeded.worker("w", **here(pid=2**22 + 1, start_ticks=1))
     left: list[None] = []
 
     def is_gone(*_: Any) -> bool:
         if not left:  # after its row was read
             left.append(None)
-            yard.leave("w")
+            seeded.leave("w")
         return True
 
     monkeypatch.setattr(workers, "is_gone", is_gone)
     said: list[str] = []
-    assert draining.Watch(yard.store, ["w"], lambda line: said.append(line["state"])).look()
+    assert draining.Watch(seeded.store, ["w"], lambda line: said.append(line["state"])).look()
     assert said == ["exited"]
 
 
 @pytest.mark.parametrize("words", [("--self",), ("--all",)])
-def test_a_real_worker_goes_and_gives_its_run_back(andon: Terminal, words: tuple[str]) -> None:
+def test_a_real_worker_leaves_and_gives_its_run_back(andon: Terminal, words: tuple[str]) -> None:
     (andon.folder / "listening.py").write_text(LISTENING)
     marker = andon.folder / "marker"
     with andon.worker("listening.py", "--grace", "0.5") as worker:
@@ -181,8 +183,8 @@ def test_a_real_worker_goes_and_gives_its_run_back(andon: Terminal, words: tuple
 
 def test_ctrl_c_ends_the_waiting_and_not_the_drain(local: Terminal) -> None:
     store = open_store(local.url)
-    yard = Yard(store)
-    yard.worker("w1")
+    seeded = SeededStore(store)
+    seeded.worker("w1")
     with local.process("drain", "w1") as drain:
         drain.says("asked")
         drain.signal(signal.SIGINT)
@@ -264,7 +266,7 @@ def sleeper() -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
 
-def test_a_signal_reaches_the_process_that_is_meant(tmp_path: Path) -> None:
+def test_a_signal_reaches_exactly_the_process_meant(tmp_path: Path) -> None:
     with sleeper() as process:
         ticks = start_ticks(process.pid)
         assert ticks is not None
@@ -274,7 +276,7 @@ def test_a_signal_reaches_the_process_that_is_meant(tmp_path: Path) -> None:
         assert process.wait(60) == -signal.SIGTERM
 
 
-def test_a_pid_that_was_used_again_is_left_alone() -> None:
+def test_a_process_that_reused_a_pid_is_left_alone() -> None:
     with sleeper() as process:
         try:
             with draining.signalled([process.pid], {process.pid: 1}) as told:
@@ -286,7 +288,7 @@ def test_a_pid_that_was_used_again_is_left_alone() -> None:
             process.kill()
 
 
-def test_who_does_not_end_is_late() -> None:
+def test_a_process_that_does_not_end_is_late() -> None:
     with sleeper() as process:
         try:
             descriptor = os.pidfd_open(process.pid)
@@ -304,15 +306,15 @@ def test_workers_elsewhere_need_the_store(local: Terminal) -> None:
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_workers_are_listed_with_what_they_hold(andon: Terminal, yard: Yard) -> None:
+def test_workers_are_listed_with_the_runs_they_hold(andon: Terminal, seeded: SeededStore) -> None:
     assert "andon work FILE" in andon.run("workers").stderr
-    yard.worker("serves", "2")
-    yard.worker("drains")
-    yard.worker("went")
-    yard.start("r")
-    yard.take("drains", "r")
-    yard.tell("drains")
-    yard.leave("went")
+    seeded.worker("serves", "2")
+    seeded.worker("drains")
+    seeded.worker("went")
+    seeded.start("r")
+    seeded.take("drains", "r")
+    seeded.tell("drains")
+    seeded.leave("went")
     found = {one["id"]: one for one in andon.json("workers")}
     assert {name: one["state"] for name, one in found.items()} == {
         "serves": "serving",
@@ -326,11 +328,11 @@ def test_workers_are_listed_with_what_they_hold(andon: Terminal, yard: Yard) -> 
     assert "exited" in text
 
 
-def test_a_silent_worker_is_neither_alive_nor_dead(yard: Yard) -> None:
+def test_a_silent_worker_is_neither_alive_nor_dead(seeded: SeededStore) -> None:
     from tests.store.parts import agent_row, worker_row
 
     from andon.store.store import Register
 
     register = Register(worker=worker_row("w"), agents=(agent_row(),), lease_seconds=-1)
-    do(yard.store, register)
-    assert [one["state"] for one in workers.workers(yard.store)] == ["silent"]
+    do(seeded.store, register)
+    assert [one["state"] for one in workers.workers(seeded.store)] == ["silent"]

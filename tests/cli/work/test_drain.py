@@ -1,4 +1,4 @@
-"""A process that is told to go is gone in time, whatever hangs, and nothing is lost by it."""
+"""A process that is asked to leave is gone in time, whatever hangs, and loses nothing."""
 
 import json
 import os
@@ -182,7 +182,7 @@ def told(worker: Process, number: signal.Signals = signal.SIGTERM) -> int:
     return worker.ends()
 
 
-# ── what hangs ────────────────────────────────────────────────────────────────────────────────────
+# ── code that hangs ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("agent", ["stubborn", "shielded", "slow_effect"])
@@ -204,7 +204,7 @@ def test_the_effect_of_a_plain_function_that_was_cut_off_is_in_doubt(site: Termi
     assert effect["state"] == "in_doubt"
 
 
-def test_a_loop_that_stands_still_does_not_outlive_the_grace_period(site: Terminal) -> None:
+def test_a_blocked_event_loop_does_not_outlive_the_grace_period(site: Terminal) -> None:
     with site.worker("hangs.py", "--grace", "0.5") as worker:
         run_id = begin(site, "blocking")
         assert told(worker) == 1
@@ -257,7 +257,7 @@ def test_the_files_of_a_run_are_removed_with_it(site: Terminal) -> None:
         until(lambda: not scratch.exists(), "the next attempt to remove it")
 
 
-def test_what_belongs_to_the_worker_is_cleaned_up_after_its_runs_the_last_first(
+def test_resources_of_the_worker_are_cleaned_up_after_its_runs_in_reverse(
     site: Terminal,
 ) -> None:
     (site.folder / "tidy.py").write_text(
@@ -285,10 +285,10 @@ async def tidy(ctx):
     assert (site.folder / "order").read_text().split() == ["run", "cache", "pool"]
 
 
-# ── what is worth waiting for ─────────────────────────────────────────────────────────────────────
+# ── code that is waited for ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_step_that_is_cut_off_goes_on_elsewhere_from_its_partial_value(andon: Terminal) -> None:
+def test_a_step_that_is_cut_off_resumes_elsewhere_from_its_partial_value(andon: Terminal) -> None:
     (andon.folder / "hangs.py").write_text(HANGS)
     with (
         andon.worker("hangs.py", "--grace", "0.5") as first,
@@ -318,7 +318,7 @@ def test_a_shield_is_waited_for_and_nothing_begins_after_it(site: Terminal) -> N
 # ── a database that is away ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_database_that_is_away_does_not_keep_the_process(
+def test_a_database_that_is_away_does_not_delay_the_exit(
     tmp_path: Path, cluster: Cluster, postgres_url: str
 ) -> None:
     site = Terminal(tmp_path, postgres_url)
@@ -352,7 +352,7 @@ def test_a_clock_that_jumps_while_it_drains_changes_nothing_about_its_end(site: 
         until(lambda: site.json("show", run_id)["attempt"] == 2, "the next attempt")
 
 
-# ── where it runs ─────────────────────────────────────────────────────────────────────────────────
+# ── environments ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_it_drains_under_uvloop(site: Terminal) -> None:
@@ -465,7 +465,7 @@ def test_a_single_run_prints_its_result(andon: Terminal) -> None:
     assert " failed: ValueError" in failed.stderr.splitlines()[-2]
 
 
-def test_a_single_run_that_was_saved_unfinished_exits_with_75_and_goes_on(
+def test_a_single_run_that_was_saved_unfinished_exits_with_75_and_resumes(
     andon: Terminal,
 ) -> None:
     (andon.folder / "hangs.py").write_text(HANGS)
@@ -483,7 +483,7 @@ def test_a_file_with_several_agents_needs_a_name(local: Terminal) -> None:
     assert "Say which" in local.error("run", "agents.py", code=2)
 
 
-# ── other orders ──────────────────────────────────────────────────────────────────────────────────
+# ── other requests ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_handler_that_the_agents_file_installed_is_called_too(site: Terminal) -> None:
@@ -495,7 +495,7 @@ def test_a_handler_that_the_agents_file_installed_is_called_too(site: Terminal) 
     assert (site.folder / "mine").exists()
 
 
-# ── what Python would wait for ────────────────────────────────────────────────────────────────────
+# ── threads that Python would wait for ────────────────────────────────────────────────────────────
 
 
 THREADS = """
@@ -534,7 +534,7 @@ def test_a_thread_of_the_agents_own_changes_neither_the_end_nor_its_code(local: 
     assert endings(local, run_id) == ["cut"]
 
 
-def test_a_single_run_that_is_over_says_so_although_a_thread_goes_on(local: Terminal) -> None:
+def test_a_single_run_that_is_over_says_so_although_a_thread_continues(local: Terminal) -> None:
     (local.folder / "threads.py").write_text(THREADS)
     assert local("run", "threads.py:impatient").strip() == '"went on without it"'
 
@@ -547,7 +547,7 @@ def test_a_single_run_that_another_worker_takes_ends_with_it(local: Terminal) ->
     assert json.loads(found) == [60, 1]
 
 
-def test_the_grace_period_is_no_limit_for_whoever_reads_the_result(local: Terminal) -> None:
+def test_the_grace_period_does_not_limit_the_reader_of_the_result(local: Terminal) -> None:
     (local.folder / "threads.py").write_text(THREADS)
     command = [sys.executable, "-m", "andon", "run", "threads.py:wordy", "--grace", "0.2"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A process that stands still: it is ended before it holds others up for longer than its limit."""
+"""A frozen process is ended before it delays others for longer than its limit."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from tests.cli.terminal import until
 from andon.control_process import stalls
 from andon.host.proc import stat
 
-# The writer stops inside its transaction: nobody else can write.
+# The writer stops inside its transaction: no other process can write.
 AGENTS = """
 import os, pathlib, signal, andon
 from andon import points
@@ -49,7 +49,7 @@ async def blocks(ctx):
 """
 
 
-def test_a_worker_frozen_with_the_write_lock_is_ended_and_the_others_go_on(
+def test_a_worker_frozen_with_the_write_lock_is_ended_and_others_continue(
     tmp_path: Path, sqlite_url: str
 ) -> None:
     host = Host(tmp_path, sqlite_url, lease_seconds=600, watchdog_seconds=2)
@@ -65,8 +65,8 @@ def test_a_worker_frozen_with_the_write_lock_is_ended_and_the_others_go_on(
         process.says("stalled: ")
 
 
-def test_a_control_process_that_stands_still_is_replaced(tmp_path: Path, store_url: str) -> None:
-    """Nobody else carries the orders of the store to this host."""
+def test_a_frozen_control_process_is_replaced(tmp_path: Path, store_url: str) -> None:
+    """No other process carries the orders of the store to this host."""
     host = Host(tmp_path, store_url, lease_seconds=600, watchdog_seconds=2, on_stall="show")
     with host.up() as process:
         marker = tmp_path / "marker"
@@ -87,7 +87,7 @@ def test_a_control_process_that_stands_still_is_replaced(tmp_path: Path, store_u
 def test_the_stack_of_a_worker_whose_event_loop_is_blocked_is_kept(
     tmp_path: Path, sqlite_url: str
 ) -> None:
-    """Without py-spy; by the worker itself, although it does not get to execute anything."""
+    """Without py-spy; by the worker itself, although its event loop is blocked."""
     host = Host(tmp_path, sqlite_url, lease_seconds=600, watchdog_seconds=2)
     host.environment["PATH"] = "/nonexistent"
     (tmp_path / "agents.py").write_text(BLOCKS)

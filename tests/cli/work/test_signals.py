@@ -1,4 +1,4 @@
-"""A worker hears that it shall go in whichever way it is told: all of them on a real process."""
+"""A worker drains by every way there is to ask it: all of them on a real process."""
 
 import http.client
 import json
@@ -52,7 +52,9 @@ def test_a_worker_does_not_start_beside_a_stop_file(site: Terminal) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/shutdown"), ("GET", "/drain")])
-def test_a_request_from_this_machine_drains(site: Terminal, method: str, path: str) -> None:
+def test_a_request_from_this_machine_drains_the_worker(
+    site: Terminal, method: str, path: str
+) -> None:
     with site.worker("hangs.py", "--grace", "30", "--health-port", "0") as worker:
         port = port_of(worker)
         until(lambda: ask(port, "GET", "/readyz")[0] == 200, "readiness")
@@ -66,7 +68,7 @@ def test_a_request_from_this_machine_drains(site: Terminal, method: str, path: s
     assert endings(site, run_id) == ["returned"]
 
 
-def test_a_signal_turns_readiness_before_anything_has_ended(site: Terminal) -> None:
+def test_a_signal_ends_readiness_before_any_run_has_ended(site: Terminal) -> None:
     with site.worker("hangs.py", "--grace", "30", "--health-port", "0") as worker:
         port = port_of(worker)
         until(lambda: ask(port, "GET", "/readyz")[0] == 200, "readiness")
@@ -79,8 +81,8 @@ def test_a_signal_turns_readiness_before_anything_has_ended(site: Terminal) -> N
     assert endings(site, run_id) == ["returned"]
 
 
-def test_a_signal_that_follows_another_order_does_not_cut_the_steps_off(site: Terminal) -> None:
-    """What Kubernetes does: first preStop, then SIGTERM."""
+def test_a_signal_after_another_drain_request_does_not_cut_off_steps(site: Terminal) -> None:
+    """As Kubernetes does: first preStop, then SIGTERM."""
     with site.worker("hangs.py", "--grace", "30") as worker:
         run_id = begin(site, "careful")
         site("drain", "--self", "--no-wait")
@@ -92,7 +94,7 @@ def test_a_signal_that_follows_another_order_does_not_cut_the_steps_off(site: Te
     assert endings(site, run_id) == ["returned"]
 
 
-def test_asked_by_a_command_it_drains_and_the_command_waits(andon: Terminal) -> None:
+def test_a_worker_asked_by_a_command_drains_and_the_command_waits(andon: Terminal) -> None:
     (andon.folder / "hangs.py").write_text(HANGS)
     with andon.worker("hangs.py", "--grace", "1") as worker:
         run_id = begin(andon, "slow", "words=100000")
@@ -104,7 +106,7 @@ def test_asked_by_a_command_it_drains_and_the_command_waits(andon: Terminal) -> 
     assert deploy["workers"][0]["why"] == "andon drain"
 
 
-def test_metrics_tell_what_a_worker_does(site: Terminal) -> None:
+def test_metrics_show_the_work_of_a_worker(site: Terminal) -> None:
     with site.worker("agents.py", "--health-port", "0") as worker:
         port = port_of(worker)
         site("wait", site.start("greet"))

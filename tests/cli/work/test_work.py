@@ -1,4 +1,4 @@
-"""`andon work`: what it serves, how it starts, how it goes."""
+"""`andon work`: the agents it serves, its start and its end."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from andon.store.messages.stops import Order
 
 
 def marked(folder: Path) -> Path:
-    """A file that a step makes when it is executing."""
+    """A file that a step creates when it is executing."""
     return folder / "marker"
 
 
-def test_the_first_line_says_what_is_served(andon: Terminal) -> None:
+def test_the_first_line_names_the_agents_served(andon: Terminal) -> None:
     with andon.worker("agents.py:greet", "agents.py:listener", "--concurrency", "3") as worker:
         [line] = worker.lines
         assert "agents greet 1, listener 2.1, concurrency 3" in line
@@ -44,7 +44,7 @@ async def other(ctx): ...
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_go_returns_its_runs(
+def test_a_worker_that_is_asked_to_leave_returns_its_runs(
     andon: Terminal, number: signal.Signals
 ) -> None:
     marker = marked(andon.folder)
@@ -132,7 +132,7 @@ def test_a_worker_that_is_halted_says_why_and_ends_with_1(andon: Terminal, plain
     assert stages == {"run": said, "worker": said}, "its word is no proof, and nobody looked"
 
 
-def test_a_killed_workers_run_goes_on_elsewhere(andon: Terminal) -> None:
+def test_the_run_of_a_killed_worker_resumes_elsewhere(andon: Terminal) -> None:
     marker = marked(andon.folder)
     with andon.worker() as first:
         run_id = andon.start("stuck", f"marker={marker}")
@@ -181,7 +181,7 @@ def test_a_module_is_served_by_its_name(local: Terminal) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "json", "secrets", "click"])
-def test_a_file_that_is_called_like_a_library_harms_nobody(local: Terminal, name: str) -> None:
+def test_an_agents_file_named_like_a_library_does_no_harm(local: Terminal, name: str) -> None:
     local.folder.joinpath("inside").mkdir()
     local.folder.joinpath(f"inside/{name}.py").write_text(
         "import andon\n@andon.agent\nasync def unlucky(ctx): return 1\n"
@@ -246,7 +246,9 @@ def test_a_broken_file_is_shown_with_its_own_frames(local: Terminal, case: str) 
         ("twice.py", "two agents are called 'same'"),
     ],
 )
-def test_what_cannot_be_served_is_refused(local: Terminal, target: str, words: str) -> None:
+def test_an_agent_that_cannot_be_served_is_refused(
+    local: Terminal, target: str, words: str
+) -> None:
     (local.folder / "notes.txt").touch()
     (local.folder / "empty.py").write_text("def agent(ctx): ...\n")
     (local.folder / "twice.py").write_text(
@@ -274,7 +276,7 @@ def test_two_workers_started_at_the_same_instant_make_one_store(andon: Terminal)
         assert andon("wait", run_id, "--timeout", "30") == '"hello world"\n'
 
 
-def test_numbers_that_make_no_sense_are_refused(local: Terminal) -> None:
+def test_invalid_numbers_are_refused(local: Terminal) -> None:
     assert "more than 0" in local.error("work", "agents.py", "--concurrency", "0", code=2)
     assert "a whole number" in local.error("work", "agents.py", "--concurrency", "many", code=2)
     assert "more than 0" in local.error("work", "agents.py", "--lease", "0", code=2)

@@ -1,4 +1,4 @@
-"""`andon doctor` says what is wrong and what to do, and changes nothing."""
+"""`andon doctor` names each problem and its remedy, and changes nothing."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.cli.terminal import Terminal, until
-from tests.control.yard import Yard
+from tests.control.seeded_store import SeededStore
 from tests.store.parts import do
 
 from andon.control.doctor import checks, coverage, grace
@@ -18,7 +18,7 @@ from andon.store.messages.rows import StepTime
 
 
 def by_name(found: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """The checks by name; of several of one name the worst."""
+    """The checks by name; of several with one name the worst."""
     order = ["ok", "warn", "fail"]
     return {
         one["name"]: one
@@ -26,12 +26,12 @@ def by_name(found: dict[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def test_a_healthy_place_is_all_ok(andon: Terminal) -> None:
+def test_a_healthy_installation_is_all_ok(andon: Terminal) -> None:
     with andon.worker():
         found = andon.json("doctor")
         text = andon("doctor")
     assert found["ok"] is True
-    # What a halt is worth is a matter of the host, not of the store and the runs.
+    # The grade of a halt depends on the host, not on the store and the runs.
     switch = {"kill", "pause", "parent death", "drill", "alerts", coverage.BEYOND}
     rest = [one for one in found["checks"] if one["name"] not in switch]
     assert {one["status"] for one in rest} == {"ok"}
@@ -39,7 +39,7 @@ def test_a_healthy_place_is_all_ok(andon: Terminal) -> None:
     assert text.count("\nok    ") >= len(rest)
 
 
-def test_each_database_is_asked_what_matters_for_it(local: Terminal, postgres_url: str) -> None:
+def test_each_database_gets_the_checks_that_concern_it(local: Terminal, postgres_url: str) -> None:
     with local.worker():
         assert {"sqlite", "file system", "folder", "disk", "lock files"} <= set(
             by_name(local.json("doctor"))
@@ -48,7 +48,7 @@ def test_each_database_is_asked_what_matters_for_it(local: Terminal, postgres_ur
     assert {"postgresql", "pooler", "fsync", "synchronous_commit"} <= set(found)
 
 
-def test_no_store_yet_is_no_failure_and_none_is_made(local: Terminal) -> None:
+def test_a_missing_store_is_no_failure_and_none_is_created(local: Terminal) -> None:
     found = local.json("doctor")
     assert found["ok"] is True
     assert by_name(found)["database"]["status"] == "warn"
@@ -56,7 +56,7 @@ def test_no_store_yet_is_no_failure_and_none_is_made(local: Terminal) -> None:
     assert sorted(path.name for path in local.folder.iterdir()) == ["agents.py"]
 
 
-def test_runs_that_need_somebody_are_named(andon: Terminal) -> None:
+def test_runs_that_need_a_person_are_named(andon: Terminal) -> None:
     with andon.worker() as worker:
         andon.start("refunds", "orders=[5]", "--id", "r-1")
         until(lambda: andon.state("r-1") == "suspended", "the ask")
@@ -76,7 +76,7 @@ def test_runs_that_need_somebody_are_named(andon: Terminal) -> None:
     assert (andon.json("show", "r-1"), andon.json("show", "q-1")) == before
 
 
-def test_a_database_that_is_none_fails(local: Terminal) -> None:
+def test_a_file_that_is_not_a_database_fails_the_check(local: Terminal) -> None:
     path = Path(local.url.removeprefix("sqlite:///"))
     path.write_bytes(b"this is no database" * 1000)
     done = local.run("doctor", code=1)
@@ -192,7 +192,7 @@ def test_a_shell_that_keeps_the_signal_is_found(
     assert text
 
 
-def test_the_processes_above_are_read_up_to_the_first() -> None:
+def test_the_ancestor_processes_are_read_up_to_pid_1() -> None:
     lines = grace.lines_above(os.getpid())
     assert any("python" in word or "pytest" in word for word in lines[0])
     assert len(lines) > 1
@@ -214,13 +214,13 @@ def test_the_orchestrators_limit_is_compared(local: Terminal) -> None:
 
 def test_a_slow_step_and_a_late_drain_are_warned_about(andon: Terminal) -> None:
     store = open_store(andon.url)
-    yard = Yard(store)
-    yard.worker("late")
-    yard.start("r")
-    [held] = yard.take("late", "r")
+    seeded = SeededStore(store)
+    seeded.worker("late")
+    seeded.start("r")
+    [held] = seeded.take("late", "r")
     now = store.now()
     do(store, held.append(of={"name": "think", "since": now - 61, "at": now}))
-    yard.tell("late", ago=60.0)
+    seeded.tell("late", ago=60.0)
     store.close()
     found = by_name(andon.json("doctor"))
     assert "(agent think)" in found["steps"]["found"]

@@ -1,4 +1,4 @@
-"""`andon drill` proves the kill switch with processes that do not want to die, and says so."""
+"""`andon drill` proves the kill switch on processes that resist, and reports the result."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.terminal import SOURCE
-from tests.control.yard import Yard
+from tests.control.seeded_store import SeededStore
 from tests.store.parts import do
 
 from andon.cli.views import drill_view
@@ -43,7 +43,7 @@ def drills() -> set[str]:
     return {path.name for path in Path("/tmp").glob("andon-drill-*")}
 
 
-def test_a_drill_ends_every_kind_of_bad_agent_and_touches_nothing_else(tmp_path: Path) -> None:
+def test_a_drill_ends_every_kind_of_bad_agent_and_touches_no_other_process(tmp_path: Path) -> None:
     home, before = tmp_path / "home", drills()
     done = andon(home, "drill", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,7 +73,7 @@ def _line(path: Path) -> bytes:
         return b""
 
 
-def test_a_drill_says_what_it_took_in_words(tmp_path: Path) -> None:
+def test_a_drill_prints_its_timings_in_words(tmp_path: Path) -> None:
     done = andon(tmp_path / "home", "drill", "--agents", "3", "--rounds", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     for words in (
@@ -89,8 +89,8 @@ def test_a_drill_says_what_it_took_in_words(tmp_path: Path) -> None:
     assert done.stdout.rstrip().endswith("passed")
 
 
-def test_a_survivor_is_found_by_its_pipe_whatever_the_receipt_says(tmp_path: Path) -> None:
-    """The independent check: a process that nobody killed still holds its pipe."""
+def test_a_survivor_is_found_by_its_pipe_even_against_the_receipt(tmp_path: Path) -> None:
+    """The independent check: a process that was not killed still holds its pipe."""
     one = Round(1)
     [member] = one.members
     os.mkfifo(member.pipe)
@@ -136,7 +136,9 @@ def _short_lived(one: Round, member: Member) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("arguments", [("--agents", "0"), ("--agents", "1000"), ("--rounds", "0")])
-def test_a_drill_of_no_size_is_refused(tmp_path: Path, arguments: tuple[str, str]) -> None:
+def test_a_drill_of_a_size_out_of_range_is_refused(
+    tmp_path: Path, arguments: tuple[str, str]
+) -> None:
     done = andon(tmp_path / "home", "drill", *arguments)
     assert done.returncode == 2
     assert "expected 1 to" in done.stderr
@@ -147,7 +149,7 @@ def report(**other: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wrong", [{"survivors": 1}, {"refused": False}, {"proved": False}])
-def test_one_thing_that_is_not_proved_fails_the_drill(wrong: dict[str, Any]) -> None:
+def test_a_single_unproved_item_fails_the_drill(wrong: dict[str, Any]) -> None:
     assert drill.passed(report())
     assert not drill.passed(report(**wrong))
 
@@ -189,13 +191,13 @@ def test_the_doctor_knows_when_the_last_drill_was(tmp_path: Path) -> None:
     )
 
 
-def test_an_installation_that_alerts_nobody_is_warned_about() -> None:
+def test_an_installation_without_alerts_is_warned_about() -> None:
     name, status, _, advice = coverage._alerted(Settings())
     assert (name, status) == ("alerts", "warn")
     assert "ANDON_ALERT" in advice
 
 
-def test_the_doctor_grades_by_doing_and_says_what_a_halt_does_not_reach(tmp_path: Path) -> None:
+def test_the_doctor_grades_by_trial_and_says_what_a_halt_cannot_reach(tmp_path: Path) -> None:
     done = andon(tmp_path / "home", "doctor", "--json")
     found = json.loads(done.stdout)["checks"]
     names = {one["name"] for one in found}
@@ -221,15 +223,15 @@ def test_a_worker_without_a_supervisor_is_pointed_out(
 
 def test_hosts_without_a_supervisor_are_named(store_url: str) -> None:
     store = open_store(store_url, create=True)
-    yard = Yard(store)
+    seeded = SeededStore(store)
     owner = SupervisorRow(
         id="s1", host="far", boot="b", namespace="n", pid=1, start_ticks=1, home="/h"
     )
     do(store, Enlist(supervisor=owner, lease_seconds=60))
-    yard.worker("owned", host="far", boot="b", supervisor="s1")
+    seeded.worker("owned", host="far", boot="b", supervisor="s1")
     assert list(coverage.elsewhere(store)) == []
-    yard.worker("alone", host="farther", boot="c")
-    yard.worker("orphan", host="farthest", boot="d", supervisor="gone")
+    seeded.worker("alone", host="farther", boot="c")
+    seeded.worker("orphan", host="farthest", boot="d", supervisor="gone")
     [(name, status, found, _)] = list(coverage.elsewhere(store))
     store.close()
     assert (name, status) == (coverage.BEYOND, "warn")

@@ -1,4 +1,4 @@
-"""`andon doctor` notices that `andon` means something else here."""
+"""`andon doctor` notices that another program or module named `andon` comes first."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ sys.exit(main())
 
 @pytest.fixture
 def alone(local: Terminal) -> Terminal:
-    """A terminal on whose PATH no `andon` is."""
+    """A terminal without `andon` on its PATH."""
     local.environment["PATH"] = "/usr/bin:/bin"
     return local
 
@@ -63,7 +63,9 @@ def test_the_own_command_is_fine(alone: Terminal, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["andon.py", "andon/__init__.py"])
-def test_what_shadows_the_import_is_noticed(alone: Terminal, tmp_path: Path, name: str) -> None:
+def test_a_file_that_shadows_the_import_is_noticed(
+    alone: Terminal, tmp_path: Path, name: str
+) -> None:
     folder = tmp_path / "mine"
     path = folder / name
     path.parent.mkdir(parents=True)

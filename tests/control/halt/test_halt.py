@@ -1,5 +1,4 @@
-"""`andon halt` and workers without a supervisor, programs that use andon as a library, and the
-store."""
+"""`andon halt`: workers without a supervisor, programs that use andon as a library, and the store."""
 
 import json
 import os
@@ -109,7 +108,7 @@ def test_a_worker_ends_at_once_and_its_run_is_killed_in_the_store(
     assert andon.state(run) == "killed"
 
 
-def test_no_character_of_a_reason_keeps_it_from_the_store(andon: Terminal, tmp_path: Path) -> None:
+def test_a_reason_with_any_characters_reaches_the_store(andon: Terminal, tmp_path: Path) -> None:
     with andon.worker():
         stuck(andon, tmp_path)
         said = andon("halt", "--why", "\udcff\x1b[2J")
@@ -119,9 +118,7 @@ def test_no_character_of_a_reason_keeps_it_from_the_store(andon: Terminal, tmp_p
     assert (row["order"], row["why"]) == ("halt", "\\udcff\x1b[2J")
 
 
-def test_a_worker_that_holds_the_interpreter_is_ended_from_outside(
-    local: Terminal, tmp_path: Path
-) -> None:
+def test_a_worker_that_holds_the_gil_is_ended_from_outside(local: Terminal, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
     with local.worker("busy.py") as worker:
         stuck(local, tmp_path, "busy")
@@ -157,14 +154,14 @@ def test_nothing_starts_until_it_is_lifted(local: Terminal) -> None:
     assert local.state("x") == "succeeded"
 
 
-def test_a_home_that_cannot_be_had_is_said(local: Terminal, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_used_is_reported(local: Terminal, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = local.error("work", "agents.py", code=1, env={"ANDON_HOME": str(tmp_path / "file")})
     assert "so nothing starts" in said
     assert "set ANDON_HOME" in said
 
 
-def test_a_worker_is_written_down_while_it_lives(local: Terminal) -> None:
+def test_a_worker_is_registered_in_the_home_while_it_lives(local: Terminal) -> None:
     home = local.environment["ANDON_HOME"]
     with local.worker() as worker:
         [entry] = homes.live(home)
@@ -174,12 +171,12 @@ def test_a_worker_is_written_down_while_it_lives(local: Terminal) -> None:
     assert homes.entries(home) == []
 
 
-def test_no_database_is_made_to_be_halted(local: Terminal, tmp_path: Path) -> None:
+def test_a_halt_creates_no_database(local: Terminal, tmp_path: Path) -> None:
     assert local.json("halt")["store"]["state"] == "none"
     assert not list(tmp_path.glob("*.db*"))
 
 
-def test_from_another_folder_the_store_that_is_used_here_is_told(
+def test_a_halt_from_another_folder_reaches_the_store_in_use_here(
     local: Terminal, tmp_path: Path
 ) -> None:
     elsewhere = {"ANDON_STORE": f"sqlite:///{tmp_path}/none.db"}
@@ -191,7 +188,7 @@ def test_from_another_folder_the_store_that_is_used_here_is_told(
     assert not (tmp_path / "none.db").exists()
 
 
-def test_everything_is_not_proved_when_there_is_another_store(
+def test_a_halt_is_not_fully_proved_when_another_store_exists(
     local: Terminal, tmp_path: Path
 ) -> None:
     other = {"ANDON_STORE": f"sqlite:///{tmp_path}/other.db"}
@@ -202,7 +199,7 @@ def test_everything_is_not_proved_when_there_is_another_store(
     assert [local.url in sentence for sentence in found["unknown"]] == [True]
 
 
-def test_a_setting_that_is_wrong_does_not_keep_the_order_from_its_store(local: Terminal) -> None:
+def test_an_invalid_setting_does_not_keep_the_order_from_its_store(local: Terminal) -> None:
     local("run", "agents.py:greet")
     found = local.json("halt", env={"ANDON_CONCURRENCY": "many"})
     assert found["store"]["state"] == "answered"
@@ -224,7 +221,7 @@ def test_a_halt_that_was_lifted_in_the_store_alone_is_ordered_there_again(local:
         store.close()
 
 
-def test_a_halt_that_was_lifted_while_it_was_on_its_way_is_not_ordered_again(
+def test_a_halt_that_was_lifted_in_transit_is_not_ordered_again(
     local: Terminal,
 ) -> None:
     local("run", "agents.py:greet")
@@ -236,7 +233,7 @@ def test_a_halt_that_was_lifted_while_it_was_on_its_way_is_not_ordered_again(
         store.write([Reauthorize(epoch=held.epoch, scope="fleet", by="ana", why="looked at it")])
         assert store_halt._write_order(store, words) == first["receipt"]
         assert store.latches() == []
-        # Of two that come at the same time, as far as clocks can tell, the halt counts.
+        # If two come at the same time, as far as clocks can tell, the halt counts.
         store_halt._write_order(
             store, words | {"began": time.monotonic() - store_halt.SEEN_SECONDS / 2}
         )
@@ -259,7 +256,7 @@ def test_an_agent_can_halt_everything_from_inside_a_run(local: Terminal, tmp_pat
         store.close()
 
 
-def test_a_program_goes_on_without_its_worker(local: Terminal, tmp_path: Path) -> None:
+def test_a_program_continues_without_its_worker(local: Terminal, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     marker = tmp_path / "marker"
     with subprocess.Popen(
@@ -285,10 +282,8 @@ def test_a_program_goes_on_without_its_worker(local: Terminal, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("moment", ["started", "written down", "ready"])
-def test_a_worker_that_starts_while_it_is_halted_does_not_stay(
-    local: Terminal, moment: str
-) -> None:
-    """Whatever moment of its start it is: found in the home, or seeing the latch by itself."""
+def test_a_worker_that_starts_during_a_halt_ends(local: Terminal, moment: str) -> None:
+    """At every moment of its start: found in the home, or seeing the latch by itself."""
     local("run", "agents.py:greet")
     with local.process("work", "agents.py") as worker:
         if moment == "written down":
@@ -300,7 +295,7 @@ def test_a_worker_that_starts_while_it_is_halted_does_not_stay(
 
 
 def test_a_halt_on_one_host_is_proved_on_the_other(andon: Terminal, tmp_path: Path) -> None:
-    """Two homes on one store: all that they have of each other is the store."""
+    """Two homes on one store, which is all that connects them."""
     other = {"ANDON_HOME": str(tmp_path / "other")}
     with (
         andon.process("up", "agents.py") as here,
@@ -319,8 +314,10 @@ def test_a_halt_on_one_host_is_proved_on_the_other(andon: Terminal, tmp_path: Pa
 
 
 def test_halts_race_reauthorizations_and_the_newer_pull_wins(local: Terminal) -> None:
-    """Somebody lifts whatever is there, again and again: a halt that was answered is never lifted
-    by somebody who had not seen it."""
+    """A person lifts whatever is there, again and again.
+
+    A halt that was acknowledged is never lifted by a person who had not seen it.
+    """
     home = local.environment["ANDON_HOME"]
     Latch(home).init()
     code = (

@@ -20,7 +20,7 @@ from andon.errors import BadInput
 from andon.settings import load
 
 ROOT = Path(__file__).parents[3]
-# The first with a stable podFailurePolicy, and the newest whose schemas are at hand.
+# The first with a stable podFailurePolicy, and the newest with schemas available here.
 VERSIONS = ["1.31", kubernetes_validate.latest_version()]
 
 
@@ -53,7 +53,7 @@ def test_kubernetes_accepts_it(version: str, grace: int) -> None:
         kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_the_check_is_not_blind() -> None:
+def test_the_schema_check_finds_a_wrong_manifest() -> None:
     [found] = read(rendered(Wanted(), "deployment"))
     container(found)["livenessProbe"]["periodSecond"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -61,7 +61,7 @@ def test_the_check_is_not_blind() -> None:
 
 
 @pytest.mark.parametrize("kind", ["deployment", "job"])
-def test_eighty_seconds_of_grace_are_ninety_for_the_pod(kind: str) -> None:
+def test_a_grace_of_eighty_seconds_gives_the_pod_ninety(kind: str) -> None:
     [found] = read(rendered(Wanted(grace=80), kind))
     assert found["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 90
     said = environment(found)
@@ -70,12 +70,12 @@ def test_eighty_seconds_of_grace_are_ninety_for_the_pod(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["deployment", "job"])
-def test_the_environment_is_understood_by_what_it_starts(kind: str, tmp_path: Path) -> None:
+def test_andon_reads_the_environment_that_the_manifest_sets(kind: str, tmp_path: Path) -> None:
     [found] = read(rendered(Wanted(grace=7), kind))
     settings = load(environ=environment(found), folder=tmp_path)
     assert settings.grace_seconds == 7
     assert fits(settings.grace_seconds, settings.orchestrator_grace_seconds)
-    # Else a service of the name andon puts ANDON_PORT there, and nothing starts.
+    # Otherwise Kubernetes sets ANDON_PORT for a service named andon, and nothing starts.
     assert found["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
@@ -88,7 +88,7 @@ def test_a_rollout_never_has_fewer_workers() -> None:
     )
 
 
-def test_andon_is_process_1_and_is_told_before_the_signal() -> None:
+def test_andon_is_process_1_and_is_asked_to_drain_before_the_signal() -> None:
     [found] = read(rendered(Wanted(), "deployment"))
     assert container(found)["command"][0] == "andon"
     assert "args" not in container(found)
@@ -100,7 +100,7 @@ def test_andon_is_process_1_and_is_told_before_the_signal() -> None:
     ]
 
 
-def test_each_probe_asks_the_route_that_is_meant() -> None:
+def test_each_probe_asks_its_own_route() -> None:
     [found] = read(rendered(Wanted(health_port=9000), "deployment"))
     one = container(found)
     assert one["ports"] == [{"name": "health", "containerPort": 9000}]
@@ -114,7 +114,7 @@ def test_each_probe_asks_the_route_that_is_meant() -> None:
         assert one[probe]["timeoutSeconds"] > 1, "a store that hangs is waited for"
 
 
-def test_a_saved_run_is_no_failure_and_is_gone_on_with() -> None:
+def test_a_saved_run_is_no_failure_and_is_resumed() -> None:
     [found] = read(rendered(Wanted(), "job"))
     pod = found["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
@@ -125,7 +125,7 @@ def test_a_saved_run_is_no_failure_and_is_gone_on_with() -> None:
         "operator": "In",
         "values": [75],
     }
-    # The same run in every pod of this one, and another when it is applied anew.
+    # The same run in every pod of this job, and another one when it is applied anew.
     assert container(found)["command"][-2:] == ["--id", "$(RUN_ID)"]
     [run_id] = [one for one in container(found)["env"] if one["name"] == "RUN_ID"]
     assert "controller-uid" in run_id["valueFrom"]["fieldRef"]["fieldPath"]
@@ -162,7 +162,7 @@ def test_the_store_comes_from_a_secret() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_name_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_name_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="expected"):
         Wanted(**wrong)
 
@@ -194,11 +194,11 @@ def test_kubernetes_replaces_nothing_in_a_target() -> None:
         ),
     ).filter(lambda found: isinstance(found, dict))
 )
-def test_yaml_says_what_was_meant(found: dict[str, Any]) -> None:
+def test_a_document_survives_the_yaml_parser(found: dict[str, Any]) -> None:
     assert yaml.safe_load(document(found, {})) == found
 
 
-def test_remarks_change_nothing() -> None:
+def test_comments_change_nothing() -> None:
     found = {"a": [{"b": 1, "c": {"d": ["x"]}}, {"b": 2}]}
     text = document(found, {"a": "list", "a.b": "first\nof all", "a.c.d": "deep"})
     assert yaml.safe_load(text) == found

@@ -1,4 +1,4 @@
-"""Children stand below the run that has started them, and do not get in anybody's way."""
+"""Children are listed below the run that started them, and do not clutter the list of runs."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a run has started outside its worker's process is stopped with it, and acts once."""
+"""Processes that a run started outside its worker are stopped with it, and act once."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from tests.cli.terminal import until
 
 from andon.host.proc import alive
 
-# Each program writes down who it is, waits for the gate, and acts.
+# Each program writes down its pid, waits for the gate, and acts.
 STARTS = '''
 import asyncio, os, pathlib, subprocess, threading, time
 import andon
@@ -104,10 +104,10 @@ async def counts(ctx, name):
 
 
 class Ground(Host):
-    """A folder in which programs say that they are there, and that they act."""
+    """A folder in which programs report that they run, and that they act."""
 
     def started(self, name: str, most: int = 1) -> list[int]:
-        """The processes that have said so under that name, in the order of their start."""
+        """The processes that reported under that name, in the order of their start."""
 
         def found() -> list[Path]:
             paths = [*self.folder.glob(f"up.{name}.*")]
@@ -130,7 +130,7 @@ def ground(tmp_path: Path, store_url: str) -> Iterator[Ground]:
 
 
 def grounded(tmp_path: Path, url: str) -> Iterator[Ground]:
-    """One whose processes end with the test."""
+    """A folder whose processes end with the test."""
     found = Ground(tmp_path, url)
     (tmp_path / "agents.py").write_text(STARTS)
     yield found
@@ -142,7 +142,7 @@ def grounded(tmp_path: Path, url: str) -> Iterator[Ground]:
 # ── an effect that acts through a process ─────────────────────────────────────────────────────
 
 
-def test_an_effect_that_acts_through_a_process_acts_once_when_its_worker_is_killed(
+def test_an_effect_through_a_process_acts_once_when_its_worker_is_killed(
     ground: Ground,
 ) -> None:
     with ground.worker() as one:
@@ -157,7 +157,7 @@ def test_an_effect_that_acts_through_a_process_acts_once_when_its_worker_is_kill
     assert (ground.acts(), ground.state(run)) == (["x"], "succeeded")
 
 
-def test_an_effect_that_acts_through_a_process_acts_once_when_a_drain_cuts_it(
+def test_an_effect_through_a_process_acts_once_when_a_drain_cuts_it(
     ground: Ground,
 ) -> None:
     ground.environment["ANDON_GRACE_SECONDS"] = "2"
@@ -178,7 +178,7 @@ def test_an_effect_that_acts_through_a_process_acts_once_when_a_drain_cuts_it(
 
 
 @pytest.mark.parametrize("owner", ["work", "up"])
-def test_a_kill_ends_what_the_run_has_started_before_it_is_proved(
+def test_a_kill_ends_the_processes_of_the_run_before_it_is_proved(
     ground: Ground, owner: str
 ) -> None:
     with ground.process(owner, "agents.py") as process:
@@ -192,7 +192,7 @@ def test_a_kill_ends_what_the_run_has_started_before_it_is_proved(
     assert ground.state(run) == "killed"
 
 
-def test_a_kill_of_one_run_ends_its_worker_and_the_other_one_goes_on_elsewhere(
+def test_a_kill_of_one_run_ends_its_worker_and_the_other_run_moves(
     ground: Ground,
 ) -> None:
     with ground.worker() as one:
@@ -211,7 +211,7 @@ def test_a_kill_of_one_run_ends_its_worker_and_the_other_one_goes_on_elsewhere(
     assert found["attempts"][0]["ending"] == "returned"
 
 
-def test_a_spared_worker_goes_on_with_its_other_run_and_nothing_is_called_proved(
+def test_a_spared_worker_continues_its_other_run_and_nothing_is_proved(
     ground: Ground,
 ) -> None:
     with ground.worker() as one:
@@ -236,7 +236,7 @@ def test_a_worker_is_either_spared_or_ended(ground: Ground) -> None:
 # ── pause and cancel ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cancel_ends_what_the_run_has_started_and_lists_it(ground: Ground) -> None:
+def test_a_cancel_ends_the_processes_of_the_run_and_lists_them(ground: Ground) -> None:
     with ground.worker() as one:
         run = ground.start("waits", "name=x")
         [pid] = ground.started("x")
@@ -249,7 +249,7 @@ def test_a_cancel_ends_what_the_run_has_started_and_lists_it(ground: Ground) -> 
 
 
 @pytest.mark.parametrize("kind", ["pause", "cancel"])
-def test_a_polite_order_that_overruns_ends_the_worker_and_what_the_run_has_started(
+def test_a_polite_order_that_overruns_ends_the_worker_and_its_processes(
     ground: Ground, kind: str
 ) -> None:
     with ground.worker() as one:
@@ -262,7 +262,7 @@ def test_a_polite_order_that_overruns_ends_the_worker_and_what_the_run_has_start
     assert f"{pid} sh -c" in page
 
 
-def test_a_thread_that_goes_on_keeps_a_pause_from_being_proved_until_its_process_ends(
+def test_a_pause_is_unproved_while_a_thread_of_the_run_continues(
     ground: Ground,
 ) -> None:
     with ground.worker() as one:
@@ -275,12 +275,12 @@ def test_a_thread_that_goes_on_keeps_a_pause_from_being_proved_until_its_process
         assert one.ends() == -signal.SIGKILL
 
 
-# ── nobody executes the run ───────────────────────────────────────────────────────────────────
+# ── no worker executes the run ────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("waiting", ["suspends", "sleeps"])
 @pytest.mark.parametrize("kind", ["kill", "pause", "cancel"])
-def test_a_suspended_run_that_left_a_process_is_stopped_with_it(
+def test_a_stop_of_a_suspended_run_ends_the_process_it_left(
     ground: Ground, kind: str, waiting: str
 ) -> None:
     with ground.worker():
@@ -296,7 +296,7 @@ def test_a_suspended_run_that_left_a_process_is_stopped_with_it(
     assert ground.state(run) == became
 
 
-def test_a_kill_ends_what_a_run_that_is_over_has_left_and_says_so(ground: Ground) -> None:
+def test_a_kill_ends_the_processes_that_a_finished_run_left(ground: Ground) -> None:
     with ground.worker():
         run = ground.start("leaves", "name=x")
         ground("wait", run)
@@ -309,7 +309,7 @@ def test_a_kill_ends_what_a_run_that_is_over_has_left_and_says_so(ground: Ground
     assert ground.state(run) == "succeeded"
 
 
-def test_what_a_dead_worker_has_left_of_a_suspended_run_is_ended_by_the_next(
+def test_the_next_worker_ends_processes_that_a_dead_one_left(
     ground: Ground,
 ) -> None:
     with ground.worker() as one:

@@ -1,4 +1,4 @@
-"""`andon reauthorize`: shows what it lifts, by a name and with a reason, and starts nothing."""
+"""`andon reauthorize`: shows the stops it lifts, needs a name and a reason, and starts nothing."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.terminal import LIMIT_SECONDS, Terminal
-from tests.control.precinct import Precinct
+from tests.control.stop_scenario import StopScenario
 from tests.store.parts import do, new_run
 
 from andon.control.stop import reauthorization
@@ -26,41 +26,41 @@ SAID = ("--why", "found the cause", "--yes")
 
 
 @pytest.fixture
-def yard(store_url: str) -> Iterator[Precinct]:
+def seeded(store_url: str) -> Iterator[StopScenario]:
     store = open_store(store_url)
-    yield Precinct(store)
+    yield StopScenario(store)
     store.close()
 
 
 @pytest.fixture
-def small(sqlite_url: str) -> Iterator[Precinct]:
+def small(sqlite_url: str) -> Iterator[StopScenario]:
     store = open_store(sqlite_url)
-    yield Precinct(store)
+    yield StopScenario(store)
     store.close()
 
 
 @pytest.fixture
 def latch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Latch:
-    """Of the home that the terminal of the test has too."""
+    """Of the home that the test's terminal has too."""
     monkeypatch.setenv("ANDON_HOME", str(tmp_path / "home"))
     found = Latch(str(tmp_path / "home"))
     found.init()
     return found
 
 
-def states(yard: Precinct, *runs: str) -> list[str]:
-    return [row.state for run in runs if (row := yard.store.run(run)) is not None]
+def states(seeded: StopScenario, *runs: str) -> list[str]:
+    return [row.state for run in runs if (row := seeded.store.run(run)) is not None]
 
 
-def test_it_lifts_both_latches_and_restarts_nothing(
-    andon: Terminal, yard: Precinct, latch: Latch
+def test_reauthorize_lifts_both_latches_and_restarts_nothing(
+    andon: Terminal, seeded: StopScenario, latch: Latch
 ) -> None:
-    held = yard.begin()
-    yard.effect(held, "started")
-    yard.start("q")
-    yard.order("halt")
+    held = seeded.begin()
+    seeded.effect(held, "started")
+    seeded.start("q")
+    seeded.order("halt")
     latch.pull(by="bo", why="fire", order="rcp_haltfleet")
-    do(yard.store, WorkerGone(worker_id="w", evidence="killed"))
+    do(seeded.store, WorkerGone(worker_id="w", evidence="killed"))
     text = andon("reauthorize", *SAID)
     assert "by bo: fire: halt of everything, epoch 1  (rcp_haltfleet)" in text
     assert f"the latch of this host, {latch.home}" in text
@@ -68,15 +68,15 @@ def test_it_lifts_both_latches_and_restarts_nothing(
     assert "in doubt  effect pay k of run r" in text
     assert "lifted by tester: receipt rcp_haltfleet, the latch of this host" in text
     assert not latch.read().pulled
-    assert states(yard, "r", "q") == ["killed", "killed"]
-    do(yard.store, Start(run=new_run("new")))
-    assert states(yard, "new") == ["queued"]
+    assert states(seeded, "r", "q") == ["killed", "killed"]
+    do(seeded.store, Start(run=new_run("new")))
+    assert states(seeded, "new") == ["queued"]
     assert andon("resume", "--all") == "resumed: 2 runs\n"
 
 
 @pytest.mark.parametrize("words", [(), ("--why", " "), ("--why", "x", "--by", " "), ("--why", "x")])
-def test_it_needs_a_name_a_reason_and_somebody_who_agrees(
-    local: Terminal, small: Precinct, words: tuple[str, ...]
+def test_reauthorize_needs_a_name_a_reason_and_a_confirmation(
+    local: Terminal, small: StopScenario, words: tuple[str, ...]
 ) -> None:
     small.order("halt")
     done = local.run("reauthorize", *words, code=2)
@@ -86,7 +86,7 @@ def test_it_needs_a_name_a_reason_and_somebody_who_agrees(
 
 
 def typed(local: Terminal, answers: str, *words: str, code: int) -> str:
-    """`andon reauthorize` at a terminal, where somebody types the answers; its stderr."""
+    """`andon reauthorize` at a terminal with typed answers; returns its stderr."""
     main, side = pty.openpty()
     with subprocess.Popen(
         local._command("reauthorize", *words),
@@ -105,7 +105,7 @@ def typed(local: Terminal, answers: str, *words: str, code: int) -> str:
     return said
 
 
-def test_a_person_at_a_terminal_is_asked(local: Terminal, small: Precinct) -> None:
+def test_a_person_at_a_terminal_is_asked(local: Terminal, small: StopScenario) -> None:
     for answer, code, left in (("n", 1, 1), ("", 1, 1), ("y", 0, 0)):
         small.order("kill", id="rcp_1")
         said = typed(local, f"{answer}\n", "--why", "found the cause", code=code)
@@ -114,7 +114,7 @@ def test_a_person_at_a_terminal_is_asked(local: Terminal, small: Precinct) -> No
 
 
 def test_the_advice_works_when_it_is_pasted_into_a_terminal(
-    local: Terminal, small: Precinct
+    local: Terminal, small: StopScenario
 ) -> None:
     do(small.store, Start(run=new_run("q", labels='{"team": "a b"}')))
     small.order("kill", scope="label", name="team", value="a b")
@@ -127,8 +127,8 @@ def test_the_advice_works_when_it_is_pasted_into_a_terminal(
     assert row.lifted_why == "found the cause"
 
 
-def test_resume_is_advised_only_if_there_is_something_to_resume(
-    local: Terminal, small: Precinct, latch: Latch
+def test_resume_is_advised_only_if_a_run_can_be_resumed(
+    local: Terminal, small: StopScenario, latch: Latch
 ) -> None:
     small.order("halt")
     said = local.run("reauthorize", *SAID).stderr
@@ -142,7 +142,7 @@ def test_resume_is_advised_only_if_there_is_something_to_resume(
     assert "andon resume" not in local.run("reauthorize", *SAID, env=away).stderr
 
 
-def test_a_newer_pull_wins(local: Terminal, small: Precinct, latch: Latch) -> None:
+def test_a_newer_pull_wins(local: Terminal, small: StopScenario, latch: Latch) -> None:
     small.order("kill")
     pulled = latch.pull()
     seen = reauthorization.look(small.store, FLEET)
@@ -156,7 +156,7 @@ def test_a_newer_pull_wins(local: Terminal, small: Precinct, latch: Latch) -> No
     assert small.store.latches() == []
 
 
-def test_a_newer_pull_of_this_host_wins_too(small: Precinct, latch: Latch) -> None:
+def test_a_newer_pull_of_this_host_wins_too(small: StopScenario, latch: Latch) -> None:
     latch.pull(by="bo")
     seen = reauthorization.look(small.store, FLEET)
     latch.pull(by="ann")
@@ -180,15 +180,17 @@ def test_with_the_store_away_only_this_host_is_lifted(
     assert latch.read().pulled
 
 
-def test_one_scope_is_lifted_and_no_other(andon: Terminal, yard: Precinct, latch: Latch) -> None:
-    yard.worker("w")
-    yard.start("r")
-    yard.order("kill", "agent", "agent")
-    yard.order("kill", "label", "team", value="a b")
+def test_one_scope_is_lifted_and_no_other(
+    andon: Terminal, seeded: StopScenario, latch: Latch
+) -> None:
+    seeded.worker("w")
+    seeded.start("r")
+    seeded.order("kill", "agent", "agent")
+    seeded.order("kill", "label", "team", value="a b")
     latch.pull()
     text = andon("reauthorize", "--agent", "agent", *SAID)
     assert "held      label team=a b is stopped by a kill" in text
-    assert [one.scope for one in yard.store.latches()] == ["label"]
+    assert [one.scope for one in seeded.store.latches()] == ["label"]
     assert latch.read().pulled
     refused = andon.error("reauthorize", "--agent", "agent", *SAID, code=4)
     assert "andon reauthorize --label 'team=a b'" in refused

@@ -1,4 +1,4 @@
-"""After an order: what is left, what had not begun, and what a command does."""
+"""After an order: the processes left, the runs that had not begun, and the advice."""
 
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_an_order_that_ends_the_last_worker_says_how_to_start_one(site: Terminal
         assert NONE_LEFT in site.run("pause", "r", "--within", "0.1").stderr
 
 
-def test_what_resumes_says_that_no_worker_is_running(site: Terminal) -> None:
+def test_a_resume_says_when_no_worker_is_running(site: Terminal) -> None:
     none = "no worker is running. To start one: andon work FILE, or andon up FILE"
     with site.worker("stubborn.py"):
         begins(site, "r")
@@ -53,14 +53,14 @@ def test_what_resumes_says_that_no_worker_is_running(site: Terminal) -> None:
         assert "no worker is running" not in site.run("resume", "r").stderr
 
 
-def test_an_order_says_nothing_of_the_kind_while_another_worker_is_there(site: Terminal) -> None:
+def test_an_order_gives_no_such_advice_while_another_worker_runs(site: Terminal) -> None:
     with site.worker("stubborn.py"):
         begins(site, "r")
         with site.worker("agents.py"):
             assert NONE_LEFT not in site.run("pause", "r", "--within", "0.1").stderr
 
 
-def test_a_run_that_never_began_is_said_to_be_so_after_a_halt(site: Terminal) -> None:
+def test_a_run_that_never_began_is_reported_so_after_a_halt(site: Terminal) -> None:
     with site.worker("stubborn.py"):
         begins(site, "begun")
         site.start("stubborn", "--id", "never", "--at", "+1h")
@@ -85,7 +85,7 @@ def test_an_order_for_a_scope_in_which_nothing_executes_proves_nothing(site: Ter
     assert "proved" not in site("receipts").lower()
 
 
-def test_a_command_is_shown_as_what_it_is(tmp_path: Path, sqlite_url: str) -> None:
+def test_a_command_run_is_shown_as_a_command(tmp_path: Path, sqlite_url: str) -> None:
     host = Host(tmp_path, sqlite_url)
     words = ["-c", "import time; time.sleep(600)"]
     with host.command("--id", "r", "--", sys.executable, *words):

@@ -1,4 +1,4 @@
-"""`andon pause`, `cancel`, `kill` and `resume`, and what is shown of them."""
+"""`andon pause`, `cancel`, `kill` and `resume`, and the output about stopped runs."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli.terminal import Terminal, until
-from tests.control.precinct import Precinct
+from tests.control.stop_scenario import StopScenario
 from tests.store.parts import do, new_run
 
 from andon.control.stop import target
@@ -56,45 +56,45 @@ ANY: Any = _Any()
 
 
 @pytest.fixture
-def yard(store_url: str) -> Iterator[Precinct]:
+def seeded(store_url: str) -> Iterator[StopScenario]:
     store = open_store(store_url)
-    yield Precinct(store)
+    yield StopScenario(store)
     store.close()
 
 
 @pytest.fixture
-def small(sqlite_url: str) -> Iterator[Precinct]:
+def small(sqlite_url: str) -> Iterator[StopScenario]:
     store = open_store(sqlite_url)
-    yield Precinct(store)
+    yield StopScenario(store)
     store.close()
 
 
-def state(yard: Precinct, run: str = "r") -> tuple[str, bool]:
-    row = yard.store.run(run)
+def state(seeded: StopScenario, run: str = "r") -> tuple[str, bool]:
+    row = seeded.store.run(run)
     assert row is not None
     return row.state, row.stop is not None
 
 
-# ── what is proved, and what is not ───────────────────────────────────────────────────────────
+# ── proved and unproved stops ─────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["pause", "cancel", "kill"])
-def test_a_stop_is_not_called_one_before_it_is_proved(
-    andon: Terminal, yard: Precinct, kind: str
+def test_a_run_is_not_called_stopped_before_it_is_proved(
+    andon: Terminal, seeded: StopScenario, kind: str
 ) -> None:
-    held = yard.begin()
+    held = seeded.begin()
     done = andon.run(kind, "r", "--wait", "0.1", "--why", "unsure", code=3)
     assert "NOT PROVED after 100 ms" in done.stdout
     assert not EARLY.search(done.stdout + done.stderr)
     assert andon.json("ps")[0]["state"] == "stopping"
     assert f"{kind} by tester: unsure" in andon("show", "r")
     if kind == "kill":
-        do(yard.store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
+        do(seeded.store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
         [receipt] = andon.json("receipts")
         assert not EARLY.search(andon("show", receipt["id"])), "its word does not prove a kill"
-        do(yard.store, WorkerGone(worker_id="w", evidence="seen from its host", ordered=True))
+        do(seeded.store, WorkerGone(worker_id="w", evidence="seen from its host", ordered=True))
     else:
-        yard.back(held)
+        seeded.back(held)
     [receipt] = andon.json("receipts")
     page = andon("show", receipt["id"])
     assert "STOPPED, proved" in page
@@ -103,11 +103,11 @@ def test_a_stop_is_not_called_one_before_it_is_proved(
     assert andon.json("ps")[0]["state"] == became
 
 
-def test_a_worker_elsewhere_is_told_with_the_end_of_its_lease(
-    andon: Terminal, yard: Precinct
+def test_a_stop_on_another_host_names_the_end_of_the_lease(
+    andon: Terminal, seeded: StopScenario
 ) -> None:
-    held = yard.begin()
-    yard.effect(held, "started")
+    held = seeded.begin()
+    seeded.effect(held, "started")
     text = andon("kill", "r", "--wait", "0.1", code=3)
     assert "done:      fenced: its writes are refused from now on" in text
     assert "worker w, process 48213 on node-c: it cannot be seen from here" in text
@@ -120,77 +120,83 @@ def test_a_worker_elsewhere_is_told_with_the_end_of_its_lease(
 
 
 def test_a_polite_order_becomes_hard_while_the_command_waits(
-    andon: Terminal, yard: Precinct
+    andon: Terminal, seeded: StopScenario
 ) -> None:
-    yard.begin()
+    seeded.begin()
     done = andon.run("cancel", "r", "--within", "0.1", "--wait", "1", code=3)
     assert "asked to stop; 100 ms for the step in hand" in done.stderr
     assert "fenced after" in done.stderr
-    assert state(yard) == ("killed", True)
+    assert state(seeded) == ("killed", True)
 
 
 @pytest.mark.parametrize("within", ["nan", "inf"])
-def test_a_window_has_an_end(local: Terminal, small: Precinct, within: str) -> None:
+def test_a_window_has_an_end(local: Terminal, small: StopScenario, within: str) -> None:
     small.begin()
     assert "expected 10s" in local.error("pause", "r", "--within", within, code=2)
     assert state(small) == ("running", False)
 
 
-def test_the_same_order_again_has_the_same_receipt(andon: Terminal, yard: Precinct) -> None:
-    yard.begin()
+def test_the_same_order_again_has_the_same_receipt(andon: Terminal, seeded: StopScenario) -> None:
+    seeded.begin()
     one, two = (andon.json("kill", "r", "--no-wait", code=3)["id"] for _ in range(2))
     assert one == two
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_success_is_not_overwritten_and_said(
-    andon: Terminal, yard: Precinct, meanwhile: bool
+def test_a_success_is_not_overwritten_and_is_reported(
+    andon: Terminal, seeded: StopScenario, meanwhile: bool
 ) -> None:
-    held = yard.begin()
+    held = seeded.begin()
     settle = Settle(run_id="r", fence=held.fence, state="succeeded", ending="succeeded")
     if meanwhile:
         andon("cancel", "r", "--no-wait", code=3)
-        do(yard.store, settle)
+        do(seeded.store, settle)
         [receipt] = andon.json("receipts")
         text = andon("show", receipt["id"])
     else:
-        do(yard.store, settle)
+        do(seeded.store, settle)
         text = andon("cancel", "r")
     assert "nothing to stop: run r (agent) had succeeded at" in text
     assert "STOPPED" not in text
-    assert state(yard) == ("succeeded", False)
+    assert state(seeded) == ("succeeded", False)
 
 
-def test_what_nobody_executes_is_stopped_at_once(andon: Terminal, yard: Precinct) -> None:
-    yard.worker("w")
-    yard.start("r")
+def test_a_run_that_is_not_executing_is_stopped_at_once(
+    andon: Terminal, seeded: StopScenario
+) -> None:
+    seeded.worker("w")
+    seeded.start("r")
     text = andon("cancel", "r")
     assert "STOPPED, proved  cancel of run r (agent)" in text
     assert "no worker executed it; now cancelled" in text
 
 
-def test_what_owes_an_undo_is_not_called_cancelled(andon: Terminal, yard: Precinct) -> None:
-    held = yard.begin()
-    yard.effect(held, "confirmed", kind="compensatable", undo="m:f", undo_within=60.0)
-    yard.back(held)
+def test_a_run_that_owes_an_undo_is_not_called_cancelled(
+    andon: Terminal, seeded: StopScenario
+) -> None:
+    held = seeded.begin()
+    seeded.effect(held, "confirmed", kind="compensatable", undo="m:f", undo_within=60.0)
+    seeded.back(held)
     text = andon("cancel", "r")
     assert "now queued, to undo what it did" in text
     assert "cancelled" not in text
 
 
-def test_children_are_reached_when_their_parent_is_over(andon: Terminal, yard: Precinct) -> None:
-    held = yard.begin("p")
-    do(yard.store, held.append(spawn=new_run("c", parent_id="p", root_id="p")))
-    do(yard.store, held.settle("succeeded"))
+def test_children_are_reached_when_their_parent_is_over(
+    andon: Terminal, seeded: StopScenario
+) -> None:
+    held = seeded.begin("p")
+    do(seeded.store, held.append(spawn=new_run("c", parent_id="p", root_id="p")))
+    do(seeded.store, held.settle("succeeded"))
     text = andon("kill", "p")
     assert "STOPPED, proved  kill of run p (agent)" in text
-    assert (state(yard, "p"), state(yard, "c")) == (("succeeded", False), ("killed", False))
+    assert (state(seeded, "p"), state(seeded, "c")) == (("succeeded", False), ("killed", False))
 
 
 # ── real workers ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_paused_run_goes_on_where_it_was(andon: Terminal, tmp_path: Path) -> None:
+def test_a_paused_run_resumes_where_it_was(andon: Terminal, tmp_path: Path) -> None:
     (andon.folder / "gated.py").write_text(GATED)
     gate = tmp_path / "gate"
     with andon.worker("gated.py"):
@@ -208,7 +214,7 @@ def test_a_paused_run_goes_on_where_it_was(andon: Terminal, tmp_path: Path) -> N
     assert [step["attempts"] for step in steps] == [1] * count
 
 
-def test_a_cancelled_run_does_not_go_on(andon: Terminal, tmp_path: Path) -> None:
+def test_a_cancelled_run_does_not_resume(andon: Terminal, tmp_path: Path) -> None:
     (andon.folder / "gated.py").write_text(GATED)
     with andon.worker("gated.py"):
         run_id = andon.start("gated", f"gate={tmp_path / 'never'}")
@@ -240,7 +246,7 @@ def test_a_frozen_worker_is_ended_by_the_command(andon: Terminal, tmp_path: Path
 
 @pytest.mark.parametrize("owned", [False, True])
 def test_only_a_worker_without_a_supervisor_is_ended_by_the_command(
-    local: Terminal, small: Precinct, owned: bool
+    local: Terminal, small: StopScenario, owned: bool
 ) -> None:
     small.supervisor("s")
     with small.process("w", supervisor="s" if owned else None) as process:
@@ -251,7 +257,7 @@ def test_only_a_worker_without_a_supervisor_is_ended_by_the_command(
     assert state(small) == ("killed", owned)
 
 
-def test_a_supervisor_that_is_gone_protects_nothing(local: Terminal, small: Precinct) -> None:
+def test_a_supervisor_that_is_gone_protects_nothing(local: Terminal, small: StopScenario) -> None:
     small.supervisor("s", ticks=1)
     with small.process("w", supervisor="s") as process:
         small.start("r")
@@ -261,8 +267,8 @@ def test_a_supervisor_that_is_gone_protects_nothing(local: Terminal, small: Prec
 
 
 @pytest.mark.parametrize(("kind", "alone"), [("pause", True), ("kill", False)])
-def test_a_worker_that_said_so_while_the_command_was_slow_is_left_alone_if_that_is_a_proof(
-    small: Precinct, monkeypatch: pytest.MonkeyPatch, kind: str, alone: bool
+def test_a_worker_that_proved_its_stop_during_a_slow_command_is_spared(
+    small: StopScenario, monkeypatch: pytest.MonkeyPatch, kind: str, alone: bool
 ) -> None:
     """The machine is busy: a second passes between two questions of the command."""
     with small.process("w") as process:
@@ -282,7 +288,7 @@ def test_a_worker_that_said_so_while_the_command_was_slow_is_left_alone_if_that_
     assert state(small) == ({"pause": "paused", "kill": "killed"}[kind], False)
 
 
-def test_a_process_that_has_got_the_number_is_left_alone(local: Terminal, small: Precinct) -> None:
+def test_a_process_with_a_reused_number_is_left_alone(local: Terminal, small: StopScenario) -> None:
     with small.process("w", start_ticks=1) as process:
         small.start("r")
         small.take("w", "r")
@@ -292,10 +298,10 @@ def test_a_process_that_has_got_the_number_is_left_alone(local: Terminal, small:
 
 
 @pytest.mark.parametrize("kind", ["pause", "cancel"])
-def test_nobody_waits_for_the_last_step_of_a_worker_that_is_gone(
-    local: Terminal, small: Precinct, kind: str
+def test_the_last_step_of_a_worker_that_is_gone_is_not_waited_for(
+    local: Terminal, small: StopScenario, kind: str
 ) -> None:
-    """Nobody is left who would notice: the command does, long before its hour is over."""
+    """No worker is left to notice: the command does, long before its hour is over."""
     with small.process("w") as process:
         small.start("r")
         small.take("w", "r")
@@ -306,7 +312,9 @@ def test_nobody_waits_for_the_last_step_of_a_worker_that_is_gone(
     assert state(small) == ({"pause": "paused", "cancel": "cancelled"}[kind], False)
 
 
-def test_one_that_fell_silent_is_ended_and_proved(local: Terminal, small: Precinct) -> None:
+def test_a_worker_that_fell_silent_is_ended_and_proved(
+    local: Terminal, small: StopScenario
+) -> None:
     with small.process("w") as process:
         small.start("r")
         small.take("w", "r")
@@ -322,8 +330,8 @@ def test_one_that_fell_silent_is_ended_and_proved(local: Terminal, small: Precin
     assert "kill of run r (agent): what an earlier order had left is ended" in text
 
 
-def test_what_could_not_be_proved_is_not_proved_by_asking_again(
-    local: Terminal, small: Precinct
+def test_an_unproved_stop_is_not_proved_by_asking_again(
+    local: Terminal, small: StopScenario
 ) -> None:
     small.begin()
     small.order("kill", "run", "r", id="rcp_1")
@@ -335,21 +343,25 @@ def test_what_could_not_be_proved_is_not_proved_by_asking_again(
         assert "nobody knows whether its process is gone" in text
 
 
-# ── who is meant ──────────────────────────────────────────────────────────────────────────────
+# ── the target of an order ────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_name_the_only_run_that_runs_is_meant(andon: Terminal, yard: Precinct) -> None:
+def test_without_a_name_the_only_running_run_is_the_target(
+    andon: Terminal, seeded: StopScenario
+) -> None:
     assert "nothing is running" in andon.error("kill", code=4)
-    yard.begin("a", "w1")
+    seeded.begin("a", "w1")
     assert andon.json("kill", "--no-wait", code=3)["name"] == "a"
-    yard.begin("b", "w2")
-    yard.begin("c", "w3")
+    seeded.begin("b", "w2")
+    seeded.begin("c", "w3")
     text = andon.error("pause", code=2)
     assert all(word in text for word in ("b  agent", "c  agent", "andon halt"))
-    assert state(yard, "b") == ("running", False)
+    assert state(seeded, "b") == ("running", False)
 
 
-def test_a_run_is_named_by_its_agent_when_that_has_one(local: Terminal, small: Precinct) -> None:
+def test_a_run_is_named_by_its_agent_if_that_has_only_one(
+    local: Terminal, small: StopScenario
+) -> None:
     small.worker("w")
     small.start("r1")
     assert local.json("pause", "agent")["name"] == "r1"
@@ -367,7 +379,7 @@ def test_a_run_is_named_by_its_agent_when_that_has_one(local: Terminal, small: P
     + [("--wait", odd) for odd in ("-1", "nan", "inf")],
 )
 def test_an_unclear_order_is_refused_and_nothing_is_stopped(
-    local: Terminal, small: Precinct, words: tuple[str, ...]
+    local: Terminal, small: StopScenario, words: tuple[str, ...]
 ) -> None:
     small.worker("w")
     small.start("r")
@@ -375,12 +387,12 @@ def test_an_unclear_order_is_refused_and_nothing_is_stopped(
     assert small.store.stops() == []
 
 
-def test_an_agent_is_cancelled_by_one_order(andon: Terminal, yard: Precinct) -> None:
-    yard.worker("w")
-    yard.start("a", "b", "c")
-    [held] = yard.take("w", "a")
+def test_an_agent_is_cancelled_by_one_order(andon: Terminal, seeded: StopScenario) -> None:
+    seeded.worker("w")
+    seeded.start("a", "b", "c")
+    [held] = seeded.take("w", "a")
     andon("cancel", "--agent", "agent", "--no-wait", code=3)
-    yard.back(held)
+    seeded.back(held)
     [receipt] = andon.json("receipts")
     assert (receipt["proved"], receipt["waiting"]) == (True, 2)
     assert receipt["latch"] is None
@@ -391,8 +403,8 @@ ODD = ["te=nant", "-x", "a b'\"c", "ünï\N{RIGHT-TO-LEFT OVERRIDE}code", "*"]
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_labels_with_odd_characters_are_stopped_and_let_go(
-    local: Terminal, small: Precinct, odd: str
+def test_labels_with_odd_characters_are_stopped_and_resumed(
+    local: Terminal, small: StopScenario, odd: str
 ) -> None:
     small.worker("w")
     do(small.store, Start(run=new_run("r", labels=json.dumps({"who": odd}))))
@@ -405,13 +417,15 @@ def test_labels_with_odd_characters_are_stopped_and_let_go(
     assert state(small)[0] == "queued"
 
 
-# ── what is shown ─────────────────────────────────────────────────────────────────────────────
+# ── the output ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_waits_in_a_held_scope_is_not_shown_as_queued(andon: Terminal, yard: Precinct) -> None:
-    yard.worker("w")
-    yard.order("pause", "agent", "agent")
-    yard.start("r")
+def test_a_waiting_run_in_a_held_scope_is_not_shown_as_queued(
+    andon: Terminal, seeded: StopScenario
+) -> None:
+    seeded.worker("w")
+    seeded.order("pause", "agent", "agent")
+    seeded.start("r")
     [line] = andon.json("ps")
     assert (line["state"], line["held_by"]) == ("paused", "rcp_pauseagentagent")
     assert andon.json("ps", "--state", "paused") == [line | {"age_seconds": ANY}]
@@ -419,13 +433,13 @@ def test_what_waits_in_a_held_scope_is_not_shown_as_queued(andon: Terminal, yard
     page = andon.run("show", "r")
     assert "agent agent is paused by bo: fire" in page.stdout
     assert "next: andon resume --agent agent" in page.stderr
-    yard.order("kill")
+    seeded.order("kill")
     [line] = andon.json("ps", "--state", "killed")
     assert (line["state"], line["held_by"]) == ("killed", "rcp_killfleet")
     assert "andon reauthorize" in andon.run("show", "r").stderr
 
 
-def test_whoever_starts_a_run_in_a_held_scope_is_told(local: Terminal) -> None:
+def test_starting_a_run_in_a_held_scope_prints_a_warning(local: Terminal) -> None:
     with local.worker():
         local("pause", "--agent", "greet", "--why", "odd")
         done = local.run("start", "greet", "--id", "r")
@@ -434,8 +448,8 @@ def test_whoever_starts_a_run_in_a_held_scope_is_told(local: Terminal) -> None:
     assert "To lift it: andon resume --agent greet" in done.stderr
 
 
-def test_what_sleeps_in_a_held_scope_is_not_shown_as_if_it_would_wake(
-    local: Terminal, small: Precinct
+def test_a_sleeping_run_in_a_held_scope_is_not_shown_with_a_wake_time(
+    local: Terminal, small: StopScenario
 ) -> None:
     held = small.begin()
     do(small.store, held.settle("suspended", waits=WAITS))
@@ -449,32 +463,37 @@ def test_what_sleeps_in_a_held_scope_is_not_shown_as_if_it_would_wake(
     assert "next: andon reauthorize" in local.run("show", "r").stderr
 
 
-def test_a_run_whose_worker_makes_no_progress_is_stalled(andon: Terminal, yard: Precinct) -> None:
-    yard.begin()
-    do(yard.store, StallReport(worker_id="w", stalled='{"why": "silent for 10 s", "seconds": 10}'))
+def test_a_run_whose_worker_makes_no_progress_is_stalled(
+    andon: Terminal, seeded: StopScenario
+) -> None:
+    seeded.begin()
+    do(
+        seeded.store,
+        StallReport(worker_id="w", stalled='{"why": "silent for 10 s", "seconds": 10}'),
+    )
     [line] = andon.json("ps", "--state", "stalled")
     assert line["stalled"]["why"] == "silent for 10 s"
     assert "its worker is stalled: silent for 10 s" in andon("ps")
     assert "stalled  w: silent for 10 s; seconds 10" in andon("workers")
 
 
-def test_waiting_says_why_nothing_happens(andon: Terminal, yard: Precinct) -> None:
-    held = yard.begin()
-    yard.order("pause", "run", "r")
+def test_wait_says_why_a_run_makes_no_progress(andon: Terminal, seeded: StopScenario) -> None:
+    held = seeded.begin()
+    seeded.order("pause", "run", "r")
     assert (
         "is stopping: pause by bo: fire" in andon.run("wait", "r", "--timeout", "0", code=3).stderr
     )
-    yard.back(held)
+    seeded.back(held)
     paused = andon.run("wait", "r", "--timeout", "0", code=3).stderr
     assert "run r is paused by bo: fire" in paused
     assert "andon resume r" in paused
-    yard.order("kill", "run", "r")
+    seeded.order("kill", "run", "r")
     killed = andon.run("wait", "r", code=1).stderr
     assert "run r was killed by bo: fire" in killed
     assert "andon resume r" in killed
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_stop(local: Terminal, small: Precinct) -> None:
+def test_ctrl_c_ends_the_waiting_and_not_the_stop(local: Terminal, small: StopScenario) -> None:
     small.begin()
     with local.process("kill", "r", "--wait", "60") as process:
         process.says("fenced after")
@@ -484,7 +503,9 @@ def test_ctrl_c_ends_the_waiting_and_not_the_stop(local: Terminal, small: Precin
     assert state(small) == ("killed", True)
 
 
-def test_whoever_stops_waiting_for_json_knows_the_receipt(local: Terminal, small: Precinct) -> None:
+def test_an_interrupted_wait_for_json_still_prints_the_receipt(
+    local: Terminal, small: StopScenario
+) -> None:
     small.begin()
     with local.process("kill", "r", "--wait", "60", "--json", stdout=subprocess.PIPE) as process:
         until(small.store.stops, "the order")
@@ -496,8 +517,8 @@ def test_whoever_stops_waiting_for_json_knows_the_receipt(local: Terminal, small
 
 
 @pytest.mark.parametrize("closed", ["2>&1 | head -n 1", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_whoever_does_not_read_does_not_keep_a_process_from_being_ended(
-    local: Terminal, small: Precinct, closed: str
+def test_a_closed_pipe_does_not_delay_the_kill(
+    local: Terminal, small: StopScenario, closed: str
 ) -> None:
     with small.process("w") as process:
         do(small.store, Start(run=new_run("r")))
@@ -508,7 +529,7 @@ def test_whoever_does_not_read_does_not_keep_a_process_from_being_ended(
     assert state(small) == ("killed", False)
 
 
-def test_a_closed_terminal_is_no_defect(local: Terminal, small: Precinct) -> None:
+def test_a_closed_terminal_is_no_defect(local: Terminal, small: StopScenario) -> None:
     small.worker("w")
     small.start("r")
     line = f"{sys.executable} -m andon ps >&-"
@@ -518,8 +539,8 @@ def test_a_closed_terminal_is_no_defect(local: Terminal, small: Precinct) -> Non
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_what_agents_and_people_wrote_cannot_move_the_cursor(
-    local: Terminal, small: Precinct
+def test_text_of_agents_and_people_cannot_move_the_cursor(
+    local: Terminal, small: StopScenario
 ) -> None:
     hostile = "x\x1b[2J\n  proved    everything\r"
     small.worker("w")
@@ -531,18 +552,18 @@ def test_what_agents_and_people_wrote_cannot_move_the_cursor(
         assert "\n  proved    everything" not in text
 
 
-# ── going on ──────────────────────────────────────────────────────────────────────────────────
+# ── resuming ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_killed_run_is_resumed_with_its_children(andon: Terminal, yard: Precinct) -> None:
-    held = yard.begin("p")
-    do(yard.store, held.append(spawn=new_run("c", parent_id="p", root_id="p")))
+def test_a_killed_run_is_resumed_with_its_children(andon: Terminal, seeded: StopScenario) -> None:
+    held = seeded.begin("p")
+    do(seeded.store, held.append(spawn=new_run("c", parent_id="p", root_id="p")))
     andon("kill", "p", "--no-wait", code=3)
     refused = andon.error("resume", "p", code=1)
     assert "run p is being stopped, and that is not proved yet: andon show rcp_" in refused
-    do(yard.store, WorkerGone(worker_id="w", evidence="seen from its host", ordered=True))
+    do(seeded.store, WorkerGone(worker_id="w", evidence="seen from its host", ordered=True))
     assert andon("resume", "p") == "resumed: p, it was killed\n"
-    assert (state(yard, "p"), state(yard, "c")) == (("queued", False), ("queued", False))
+    assert (state(seeded, "p"), state(seeded, "c")) == (("queued", False), ("queued", False))
 
 
 @pytest.mark.parametrize(
@@ -550,7 +571,7 @@ def test_a_killed_run_is_resumed_with_its_children(andon: Terminal, yard: Precin
     [("pause", "andon resume --agent agent"), ("kill", "andon reauthorize --agent agent")],
 )
 def test_a_held_run_is_not_resumed_alone(
-    local: Terminal, small: Precinct, kind: str, lift: str
+    local: Terminal, small: StopScenario, kind: str, lift: str
 ) -> None:
     small.worker("w")
     small.start("r")
@@ -561,7 +582,7 @@ def test_a_held_run_is_not_resumed_alone(
 
 
 def test_a_child_is_not_resumed_under_the_latch_of_its_parent(
-    local: Terminal, small: Precinct
+    local: Terminal, small: StopScenario
 ) -> None:
     small.worker("w")
     small.start("r")
@@ -580,7 +601,7 @@ def test_a_child_is_not_resumed_under_the_latch_of_its_parent(
     assert state(small, "c")[0] == "killed"
 
 
-def test_everything_is_resumed_but_some(local: Terminal, small: Precinct) -> None:
+def test_everything_is_resumed_but_some(local: Terminal, small: StopScenario) -> None:
     small.worker("w")
     small.start("r")
     do(small.store, Start(run=new_run("o", agent="other")))
@@ -591,7 +612,7 @@ def test_everything_is_resumed_but_some(local: Terminal, small: Precinct) -> Non
     assert "say which runs" in local.error("resume", code=2)
 
 
-def test_resuming_a_scope_tells_what_it_lifts(local: Terminal, small: Precinct) -> None:
+def test_resuming_a_scope_names_the_stops_it_lifts(local: Terminal, small: StopScenario) -> None:
     small.worker("w")
     small.start("r")
     receipt = small.order("pause")
@@ -602,7 +623,7 @@ def test_resuming_a_scope_tells_what_it_lifts(local: Terminal, small: Precinct) 
     assert not small.store.latches()
 
 
-def test_resuming_a_scope_tells_what_stays(local: Terminal, small: Precinct) -> None:
+def test_resuming_a_scope_names_the_stops_that_stay(local: Terminal, small: StopScenario) -> None:
     small.begin()
     small.order("kill", "run", "r")
     small.order("kill", "label", "a", value="b")
@@ -611,7 +632,7 @@ def test_resuming_a_scope_tells_what_stays(local: Terminal, small: Precinct) -> 
     assert "still held: label a=b is stopped by a kill by bo: fire" in done.stderr
 
 
-def test_the_order_is_signed_when_it_is_known_by_whom(small: Precinct) -> None:
+def test_an_order_carries_the_name_of_its_sender_if_known(small: StopScenario) -> None:
     small.worker("w")
     small.start("r")
     whom = target.StopTarget(scope="run", name="r")

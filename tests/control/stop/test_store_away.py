@@ -1,4 +1,4 @@
-"""A stop while the store is away: said soon, and with the way that needs none."""
+"""A stop while the store is away: reported soon, with the alternative that needs no store."""
 
 import contextlib
 import socket
@@ -17,12 +17,12 @@ WAY = "andon halt needs no store: it stops everything on this host at once"
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A server that takes connections and never says a word."""
+    """A server that accepts connections and never answers."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield f"postgresql://ann:secret@127.0.0.1:{server.getsockname()[1]}/agents"
 
 
-def test_who_waits_for_a_silent_store_hears_of_the_other_way(local: Terminal, silent: str) -> None:
+def test_waiting_for_a_silent_store_points_to_andon_halt(local: Terminal, silent: str) -> None:
     with local.process("kill", "r", env={"ANDON_STORE": silent}) as process:
         text = process.says(WAY)
         assert process.process.poll() is None
@@ -30,7 +30,7 @@ def test_who_waits_for_a_silent_store_hears_of_the_other_way(local: Terminal, si
     assert "secret" not in text
 
 
-def test_a_store_that_is_not_there_is_an_error_with_the_other_way(
+def test_a_missing_store_is_an_error_that_points_to_andon_halt(
     local: Terminal, tmp_path: Path
 ) -> None:
     nothing = local.error("kill", "r", code=1, env={"ANDON_STORE": f"sqlite:///{tmp_path}/none.db"})
@@ -38,7 +38,7 @@ def test_a_store_that_is_not_there_is_an_error_with_the_other_way(
     assert f"Nothing was stopped. In a hurry: {WAY}" in nothing
 
 
-def test_a_store_whose_lock_is_held_is_waited_for_with_the_other_way(local: Terminal) -> None:
+def test_waiting_for_a_locked_store_points_to_andon_halt(local: Terminal) -> None:
     store = open_store(local.url)
     start(store, "r")
     store.close()

@@ -1,4 +1,4 @@
-"""What a run starts by less usual ways: andon itself, an undo, a pool made at import."""
+"""Processes that a run starts in unusual ways: andon itself, an undo, a pool made at import."""
 
 import signal
 from collections.abc import Iterator
@@ -102,7 +102,7 @@ def ground(tmp_path: Path, sqlite_url: str) -> Iterator[Ground]:
 
 
 def extend(ground: Ground, method: str = "none") -> None:
-    """Give the agents of this file to the workers of the ground."""
+    """Adds the agents of this file to the workers of the folder."""
     text = STARTS + MORE.replace("METHOD", method)
     (ground.folder / "agents.py").write_text(text)
 
@@ -142,7 +142,7 @@ def test_an_effect_in_a_pool_that_was_made_at_import_acts_once(ground: Ground, m
     assert (ground.acts(), ground.state(run)) == (["x"], "succeeded")
 
 
-def test_a_program_of_an_effect_that_uses_andon_does_not_say_that_its_worker_is_dead(
+def test_an_effect_program_that_uses_andon_does_not_report_its_worker_dead(
     ground: Ground,
 ) -> None:
     extend(ground)

@@ -1,4 +1,4 @@
-"""The control process is told everything, may order anything, and is not needed for a stop."""
+"""The control process gets every event, may order anything, and is not needed for a stop."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from andon.supervisor.api.control_channel import MOST_KEPT, ControlChannel
 from andon.supervisor.poll import PollLoop
 
 
-def test_the_control_process_is_greeted_with_all_that_is_known(supervised: Supervised) -> None:
+def test_the_control_process_first_gets_the_whole_state(supervised: Supervised) -> None:
     own = supervised
     own.start(own.with_control(), own.child("one", "sleep", run="r1"))
     hello = own.event("hello")
@@ -25,7 +25,7 @@ def test_the_control_process_is_greeted_with_all_that_is_known(supervised: Super
     assert set(started["containment"]) == set(hello["supervisor"]["grades"])
 
 
-def test_a_control_process_that_dies_is_replaced_and_nobody_else_notices(
+def test_a_dead_control_process_is_replaced_without_effect_on_children(
     supervised: Supervised,
 ) -> None:
     own = supervised
@@ -36,14 +36,14 @@ def test_a_control_process_that_dies_is_replaced_and_nobody_else_notices(
     worker = own.state("one")["pid"]
     os.kill(control, signal.SIGKILL)
     own.is_in("control", "resting")
-    os.kill(worker, signal.SIGKILL)  # while nobody listens
+    os.kill(worker, signal.SIGKILL)  # while no control process reads
     until(lambda: len(own.events("hello")) == 2, "greeted again")
     assert own.event("exited", child="one", pid=worker)
     order = [each["event"] for each in own.events()]
     assert order.index("exited") > [n for n, kind in enumerate(order) if kind == "hello"][-1]
 
 
-def test_a_child_that_waits_starts_when_it_may(supervised: Supervised) -> None:
+def test_a_child_that_waits_starts_when_it_is_allowed(supervised: Supervised) -> None:
     own = supervised
     code = ["/bin/sh", "-c", "echo $LEAVE; exit 4"]
     own.start(
@@ -61,30 +61,30 @@ def test_a_child_that_waits_starts_when_it_may(supervised: Supervised) -> None:
 
 def test_a_child_that_is_refused_never_starts(supervised: Supervised) -> None:
     own = supervised
-    own.start(own.with_control(), own.child("it", "deaf", kind="command", wait=True))
+    own.start(own.with_control(), own.child("it", "stubborn", kind="command", wait=True))
     own.order(do="refuse", child="it", why="agent crawler is held by maria")
     assert own.wait() == 1
     own.says("not started: agent crawler is held by maria")
     assert own.marked() == []
 
 
-def test_leave_that_never_comes_is_a_refusal(supervised: Supervised) -> None:
+def test_permission_that_never_comes_is_a_refusal(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.with_control(),
-        own.child("it", "deaf", kind="command", wait=True),
+        own.child("it", "stubborn", kind="command", wait=True),
         settings={"go_seconds": 0.2},
     )
     assert own.wait() == 1
     own.says("no permission to start within 0.2 s")
 
 
-def test_a_kill_takes_the_tree_and_says_what_it_took(supervised: Supervised) -> None:
+def test_a_kill_ends_the_tree_and_lists_its_processes(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.with_control(),
         own.child("command", "escapes", kind="command", restart="always"),
-        own.child("worker", "deaf"),
+        own.child("worker", "stubborn"),
     )
     own.is_ready("command", count=2)
     own.is_ready("worker")
@@ -105,7 +105,7 @@ def test_a_kill_takes_the_tree_and_says_what_it_took(supervised: Supervised) -> 
     assert own.state("worker")["pid"] == again
 
 
-def test_a_kill_of_what_is_gone_is_proved_at_once(supervised: Supervised) -> None:
+def test_a_kill_of_a_child_that_is_gone_is_proved_at_once(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.with_control(),
@@ -119,7 +119,7 @@ def test_a_kill_of_what_is_gone_is_proved_at_once(supervised: Supervised) -> Non
     assert "no child 'nobody'; there are: control, it, other" in own.event("answer")["error"]
 
 
-def test_a_child_is_frozen_and_thawed_with_all_that_it_started(supervised: Supervised) -> None:
+def test_a_child_is_frozen_and_thawed_with_all_its_descendants(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.with_control(),
@@ -140,12 +140,12 @@ def test_a_child_is_frozen_and_thawed_with_all_that_it_started(supervised: Super
     assert own.marked() == []
 
 
-def test_one_that_is_told_to_go_and_does_not_is_ended(supervised: Supervised) -> None:
+def test_a_child_that_ignores_a_drain_is_ended(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.with_control(),
         own.child("good", "cooperative"),
-        own.child("bad", "deaf"),
+        own.child("bad", "stubborn"),
         own.child("other", "sleep"),
     )
     own.is_ready("good", "bad", "other")
@@ -163,7 +163,7 @@ def test_lost_contact_stops_all_but_the_control_process(supervised: Supervised) 
     own.start(
         own.with_control(),
         own.child("worker", "escapes"),
-        own.child("command", "deaf", kind="command", restart="always"),
+        own.child("command", "stubborn", kind="command", restart="always"),
         settings={"lost_contact_seconds": 1.0},
     )
     own.is_ready("worker", count=2)
@@ -192,7 +192,7 @@ def test_lost_contact_may_be_allowed(supervised: Supervised) -> None:
     assert own.state("worker")["state"] == "running"
 
 
-def test_a_supervisor_that_was_itself_away_blames_nobody(supervised: Supervised) -> None:
+def test_a_supervisor_that_was_suspended_itself_ends_no_child(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.with_control(),
@@ -203,7 +203,7 @@ def test_a_supervisor_that_was_itself_away_blames_nobody(supervised: Supervised)
     (own.folder / "silent").touch()
     os.kill(worker, signal.SIGSTOP)  # both, as on a host that sleeps
     until(lambda: state_of(worker) == "T")
-    tick = own.state("worker")["ping"]["tick"]  # and its last word has been heard
+    tick = own.state("worker")["ping"]["tick"]  # and its last message has been read
     own.send(signal.SIGSTOP)
     until(lambda: state_of(own.pid) == "T")
     began = time.monotonic()
@@ -217,7 +217,7 @@ def test_a_supervisor_that_was_itself_away_blames_nobody(supervised: Supervised)
     assert own.events("stalled") == []
 
 
-def test_what_nobody_hears_is_kept_within_a_limit(tmp_path: Path) -> None:
+def test_events_without_a_reader_are_kept_within_a_limit(tmp_path: Path) -> None:
     link = ControlChannel(PollLoop(), lambda _message: None)
     for number in range(MOST_KEPT + 5):
         link.send("x", n=number)

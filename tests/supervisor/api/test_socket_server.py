@@ -1,4 +1,4 @@
-"""Whatever is sent to the people's socket, the next halt gets through."""
+"""The next halt gets through, whatever is sent to the people's socket."""
 
 import json
 import os
@@ -30,13 +30,13 @@ HOSTILE = [
 
 @pytest.fixture
 def own(supervised: Supervised) -> Supervised:
-    supervised.start(supervised.child("one", "deaf"))
+    supervised.start(supervised.child("one", "stubborn"))
     supervised.is_ready("one")
     return supervised
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=lambda content: repr(content[:24]))
-def test_what_is_no_request_changes_nothing(own: Supervised, content: bytes) -> None:
+def test_an_invalid_request_changes_nothing(own: Supervised, content: bytes) -> None:
     with own.connect() as client:
         try:
             client.sendall(content)
@@ -51,7 +51,7 @@ def test_what_is_no_request_changes_nothing(own: Supervised, content: bytes) -> 
     assert own.halt()["proved"]
 
 
-def test_a_wrong_word_is_answered_with_the_right_ones(own: Supervised) -> None:
+def test_an_unknown_word_is_answered_with_the_known_ones(own: Supervised) -> None:
     assert "expected one of halt, status" in own.ask({"do": "dance"})["error"]
     status, found = own.http("GET", "/halt")
     assert (status, found["error"]) == (
@@ -65,7 +65,7 @@ def test_only_its_owner_reaches_the_socket(own: Supervised) -> None:
     assert stat.S_IMODE(os.stat(own.address).st_mode) == 0o600
 
 
-def test_thousands_of_clients_that_ask_nothing_keep_nobody_out(own: Supervised) -> None:
+def test_thousands_of_idle_clients_keep_no_other_client_out(own: Supervised) -> None:
     idle = []
     for _ in range(1500):
         client = socket.socket(socket.AF_UNIX)
@@ -84,14 +84,14 @@ def test_thousands_of_clients_that_ask_nothing_keep_nobody_out(own: Supervised) 
         client.close()
 
 
-def test_clients_that_send_byte_by_byte_or_never_read_hold_up_nobody(own: Supervised) -> None:
-    slow, deaf = own.connect(), own.connect()
+def test_clients_that_send_byte_by_byte_or_never_read_delay_no_other(own: Supervised) -> None:
+    slow, unread = own.connect(), own.connect()
     slow.sendall(b'{"do": "sta')
-    deaf.setblocking(False)
+    unread.setblocking(False)
     sent = 0
     try:
         while sent < 2_000_000:
-            sent += deaf.send(b'{"do": "status"}\n' * 1000)
+            sent += unread.send(b'{"do": "status"}\n' * 1000)
     except (BlockingIOError, BrokenPipeError, ConnectionResetError):
         pass
     assert own.status()["held"] is False
@@ -100,11 +100,11 @@ def test_clients_that_send_byte_by_byte_or_never_read_hold_up_nobody(own: Superv
         assert "status" in json.loads(file.readline())
     assert own.halt()["proved"]
     slow.close()
-    deaf.close()
+    unread.close()
 
 
-def test_descriptors_that_run_out_keep_nobody_from_a_halt(supervised: Supervised) -> None:
-    own = supervised.start(supervised.child("one", "deaf"), files=40)
+def test_a_halt_works_when_descriptors_run_out(supervised: Supervised) -> None:
+    own = supervised.start(supervised.child("one", "stubborn"), files=40)
     own.is_ready("one")
     idle = [own.connect() for _ in range(60)]
     assert own.halt()["proved"]
@@ -113,7 +113,7 @@ def test_descriptors_that_run_out_keep_nobody_from_a_halt(supervised: Supervised
         client.close()
 
 
-def test_many_ask_at_once_and_all_get_the_one_receipt(own: Supervised) -> None:
+def test_many_halts_at_once_all_get_the_same_receipt(own: Supervised) -> None:
     clients = [own.connect() for _ in range(40)]
     for client in clients:
         client.sendall(b'{"do": "halt"}\n')

@@ -1,4 +1,4 @@
-"""What children print is kept within limits, and printing holds up nothing."""
+"""Output of children is kept within limits, and printing delays nothing."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "a.log").stat().st_size == 303
 
 
-def test_output_that_cannot_be_kept_is_counted(tmp_path: Path) -> None:
+def test_dropped_output_is_counted(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     log = LogFile(str(folder / "a.log"), 1000)
     log.write(b"lost\n")
@@ -51,7 +51,7 @@ def test_a_full_disk_stops_no_child(supervised: Supervised) -> None:
     assert (own.folder / "stdout").read_bytes().endswith(b"the last line\n")
 
 
-def test_all_that_a_child_printed_is_there_when_it_has_ended(supervised: Supervised) -> None:
+def test_all_output_of_a_child_is_logged_when_it_has_ended(supervised: Supervised) -> None:
     own = supervised
     own.start(own.child("it", "prints", kind="command", restart="never", run="run-1", log="tee"))
     assert own.wait() == 0
@@ -60,7 +60,7 @@ def test_all_that_a_child_printed_is_there_when_it_has_ended(supervised: Supervi
     assert (own.home / "logs" / "run-1.log").read_bytes() == expected
 
 
-def test_the_log_of_one_that_prints_without_end_is_bounded(supervised: Supervised) -> None:
+def test_the_log_of_a_child_that_prints_without_end_is_bounded(supervised: Supervised) -> None:
     own = supervised
     own.start(
         own.child("it", "prints", env={"LINES": "100000000"}, run="run-1"),
@@ -74,7 +74,7 @@ def test_the_log_of_one_that_prints_without_end_is_bounded(supervised: Supervise
     assert max(sizes) <= 100_000
 
 
-def test_a_terminal_that_does_not_read_holds_up_no_kill(supervised: Supervised) -> None:
+def test_a_terminal_that_does_not_read_delays_no_kill(supervised: Supervised) -> None:
     own = supervised
     read, write = os.pipe()
     saved = own.folder / "stdout"

@@ -1,4 +1,4 @@
-"""A worker that is silent or stands still is noticed from outside, put on record and ended."""
+"""A worker that is silent or frozen is noticed from outside, recorded and ended."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def test_a_worker_that_shows_signs_of_life_is_left_alone(supervised: Supervised)
         ("floods", "has not begun to answer"),
     ],
 )
-def test_one_that_only_pretends_is_ended_and_started_again(
+def test_a_worker_with_a_stuck_event_loop_is_ended_and_restarted(
     supervised: Supervised, shape: str, why: str
 ) -> None:
     own = supervised
@@ -75,7 +75,7 @@ def test_the_stack_of_a_python_worker_is_evidence(
     assert own.event("exited", pid=told["pid"])["signal"] == signal.SIGABRT
 
 
-def test_one_that_was_frozen_by_order_is_not_stalled(supervised: Supervised) -> None:
+def test_a_worker_frozen_by_order_is_not_stalled(supervised: Supervised) -> None:
     own = supervised
     own.start(own.with_control(), own.child("one", "pings"), settings={"watchdog_seconds": 1.5})
     own.is_ready("one")
@@ -99,7 +99,7 @@ def test_a_worker_that_keeps_stalling_is_given_up(supervised: Supervised) -> Non
     own.says("gave up: ended 2 times")
 
 
-def test_a_stall_may_be_put_on_record_without_a_kill(supervised: Supervised) -> None:
+def test_a_stall_may_be_recorded_without_a_kill(supervised: Supervised) -> None:
     own = supervised
     settings = {**SHORT, "on_stall": "show"}
     own.start(own.with_control(), own.child("one", "pings"), settings=settings)

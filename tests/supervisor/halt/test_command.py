@@ -1,4 +1,4 @@
-"""`andon halt` stops what there is, whatever is broken, and says what it cannot know."""
+"""`andon halt` stops everything, even if parts are broken, and says what it cannot know."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli.terminal import until
-from tests.supervisor.halt.halts import (
+from tests.supervisor.halt.supervisors import (
     ESCAPES,
     alive,
     below,
@@ -38,7 +38,7 @@ def pulled(home: Path) -> bool:
     return Latch(str(home)).read().pulled
 
 
-# ── what is imported ──────────────────────────────────────────────────────────────────────────
+# ── imports ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_nothing_but_the_standard_library_is_imported_before_the_first_order(home: Path) -> None:
@@ -68,14 +68,14 @@ def test_nothing_but_the_standard_library_is_imported_before_the_first_order(hom
     assert not [name for name in outside if name in andons]
 
 
-# ── what people type ──────────────────────────────────────────────────────────────────────────
+# ── arguments ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     "typed",
     [["--nonsense"], ["now"], ["--wait", "soon"], ["--wait"], ["-h", "--no"], ["--why"], ["", "="]],
 )
-def test_nothing_that_is_typed_keeps_the_halt_from_happening(home: Path, typed: list[str]) -> None:
+def test_no_argument_keeps_the_halt_from_happening(home: Path, typed: list[str]) -> None:
     done = halted(home, *typed)
     assert pulled(home)
     assert "Everything was halted anyway" in done.stderr
@@ -86,7 +86,7 @@ def test_help_halts_nothing(home: Path) -> None:
     assert not pulled(home)
 
 
-def test_words_are_taken_as_they_are() -> None:
+def test_arguments_are_taken_literally() -> None:
     asked = command.parsed(["--why=a=b", "--by", "ana", "--json", "--wait", "2.5"])
     assert (asked.why, asked.by, asked.json, asked.wait) == ("a=b", "ana", True, 2.5)
 
@@ -113,7 +113,7 @@ def test_a_second_halt_is_the_same_order_with_the_same_receipt(home: Path) -> No
     assert (second["by"], second["why"]) == ("ana", "odd")
 
 
-def test_a_store_that_does_not_answer_is_said_and_the_rest_is_done(home: Path) -> None:
+def test_a_store_that_does_not_answer_is_reported_and_the_rest_is_done(home: Path) -> None:
     found = receipt(home, "--wait", "3", code=3, env={"ANDON_STORE": unreachable()})
     assert found["latch"]["written"]
     assert found["store"]["state"] == "unknown"
@@ -123,7 +123,7 @@ def test_a_store_that_does_not_answer_is_said_and_the_rest_is_done(home: Path) -
     assert "secret" not in json.dumps(found)
 
 
-def test_it_needs_no_home_variable_and_no_terminal(home: Path, tmp_path: Path) -> None:
+def test_halt_needs_no_home_variable_and_no_terminal(home: Path, tmp_path: Path) -> None:
     env = environment(home)
     del env["HOME"]
     done = subprocess.run(
@@ -135,7 +135,7 @@ def test_it_needs_no_home_variable_and_no_terminal(home: Path, tmp_path: Path) -
     assert (home / "latch").read_text().count("\n") == (home / "latch").read_text().count("{")
 
 
-def test_it_needs_no_folder_to_stand_in(home: Path, tmp_path: Path) -> None:
+def test_halt_works_in_a_deleted_working_directory(home: Path, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     done = subprocess.run(
         ["sh", "-c", f'rmdir "$PWD" && exec "{sys.executable}" -m andon halt'],
@@ -147,7 +147,7 @@ def test_it_needs_no_folder_to_stand_in(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["_look_around", "_order_host", "_order_other_hosts", "_pull"])
-def test_a_defect_in_one_part_does_not_take_the_others_away(
+def test_a_defect_in_one_part_does_not_disable_the_others(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str
 ) -> None:
     def fail(self: object, *_: object) -> None:
@@ -166,7 +166,7 @@ def test_a_defect_in_one_part_does_not_take_the_others_away(
     assert "a defect" in "".join(found["unknown"])
 
 
-def test_files_of_an_agent_are_not_taken_for_pythons_own(home: Path, tmp_path: Path) -> None:
+def test_files_of_an_agent_do_not_shadow_the_standard_library(home: Path, tmp_path: Path) -> None:
     for name in ("json", "signal", "select", "socket", "threading", "queue", "dataclasses"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine')")
     found = receipt(home, cwd=tmp_path)
@@ -202,7 +202,7 @@ def test_the_store_is_away_and_everything_here_is_proved(home: Path) -> None:
         assert "other hosts UNKNOWN" in text
 
 
-def test_a_disk_that_takes_its_time_holds_up_no_order_and_is_waited_for(
+def test_a_slow_disk_delays_no_order_and_is_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     waited, looks = threading.Event(), list[None]()
@@ -212,7 +212,7 @@ def test_a_disk_that_takes_its_time_holds_up_no_order_and_is_waited_for(
         assert waited.wait(20)
         return pull(self, *words)
 
-    def polling() -> Any:  # all orders are out, and everybody was looked at long ago
+    def polling() -> Any:  # all orders are out, and every process was checked long ago
         looks.append(None)
         if len(looks) == 100:
             waited.set()
@@ -227,7 +227,7 @@ def test_a_disk_that_takes_its_time_holds_up_no_order_and_is_waited_for(
     assert pulled(home)
 
 
-def test_a_latch_that_cannot_be_written_is_said_and_the_rest_is_done(
+def test_a_latch_that_cannot_be_written_is_reported_and_the_rest_is_done(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with supervisor(home, ESCAPES, processes=5) as own:
@@ -244,7 +244,7 @@ def test_a_latch_that_cannot_be_written_is_said_and_the_rest_is_done(
         ]
 
 
-def test_a_frozen_supervisor_does_not_protect_what_it_owns(home: Path) -> None:
+def test_a_frozen_supervisor_does_not_protect_its_children(home: Path) -> None:
     with supervisor(home, ESCAPES, ESCAPES, processes=10) as own:
         before = below(own.pid)
         own.send_signal(signal.SIGSTOP)
@@ -256,8 +256,8 @@ def test_a_frozen_supervisor_does_not_protect_what_it_owns(home: Path) -> None:
         assert one["how"] == "it did not answer: this command ended what it owned"
 
 
-def test_what_a_dead_supervisor_left_is_ended(home: Path) -> None:
-    """Those that ran away have another parent by now; their marks or cgroup tell whose they are."""
+def test_processes_that_a_dead_supervisor_left_are_ended(home: Path) -> None:
+    """Escaped processes have another parent by now; their marks or cgroup identify their owner."""
     with supervisor(home, ESCAPES, processes=5) as own:
         before = below(own.pid)
         until(lambda: any(f" {pid}," in written(home) for pid, _ in before), "what it owns")
@@ -296,7 +296,7 @@ def test_a_supervisor_whose_shell_is_gone_is_found_and_stopped(home: Path, tmp_p
     [b"nonsense\n", b"\xff" * 40_000, b'{"receipt": 7}\n[1]\n', b"[" * 50_000 + b"\n", b""],
     ids=["nonsense", "huge", "wrong", "deep", "silent"],
 )
-def test_an_answer_that_is_none_counts_as_silence(home: Path, answer: bytes) -> None:
+def test_an_invalid_answer_counts_as_silence(home: Path, answer: bytes) -> None:
     with fake(home, answer, times=100 if len(answer) == 40_000 else 1) as process:
         found = receipt(home)
         assert process.wait(60) == -signal.SIGKILL
@@ -330,7 +330,7 @@ def test_a_process_with_a_dead_ones_number_is_not_touched(home: Path) -> None:
         innocent.wait()
 
 
-def test_a_signal_is_for_that_very_process(home: Path) -> None:
+def test_a_signal_goes_to_exactly_that_process(home: Path) -> None:
     innocent = subprocess.Popen(["sleep", "900"])
     try:
         ticks = proc.start_ticks(innocent.pid)
@@ -345,7 +345,7 @@ def test_a_signal_is_for_that_very_process(home: Path) -> None:
         innocent.wait()
 
 
-def test_a_control_process_that_dies_again_and_again_holds_up_nothing(home: Path) -> None:
+def test_a_control_process_that_keeps_dying_delays_nothing(home: Path) -> None:
     with supervisor(home, ESCAPES, processes=5, control=["false"]) as own:
         until(lambda: len(below(own.pid)) >= 5, "its processes")
         before = below(own.pid)
@@ -353,7 +353,7 @@ def test_a_control_process_that_dies_again_and_again_holds_up_nothing(home: Path
         assert not alive(before)
 
 
-def test_numbers_of_another_boot_mean_nobody(home: Path) -> None:
+def test_process_numbers_of_another_boot_are_ignored(home: Path) -> None:
     innocent = subprocess.Popen(["sleep", "900"])
     try:
         homes.make(str(home))

@@ -1,4 +1,4 @@
-"""A halt ends everything, whatever it is and however it is asked for; and nothing starts again."""
+"""A halt ends everything, by every way to ask for it; and nothing starts again."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.supervisor.harness import Supervised, until
 
-SHAPES = {"cooperative": 1, "deaf": 1, "swallows": 1, "escapes": 2, "storm": 1}
+SHAPES = {"cooperative": 1, "stubborn": 1, "swallows": 1, "escapes": 2, "storm": 1}
 
 
 def by_json(own: Supervised) -> None:
@@ -82,9 +82,11 @@ def test_nothing_of_any_shape_survives_a_halt(supervised: Supervised, shape: str
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_every_way_in_halts(supervised: Supervised, way: Callable[[Supervised], None]) -> None:
+def test_every_way_to_ask_for_a_halt_halts(
+    supervised: Supervised, way: Callable[[Supervised], None]
+) -> None:
     own = supervised
-    own.start(own.with_control(), own.child("one", "deaf"), own.child("two", "escapes"))
+    own.start(own.with_control(), own.child("one", "stubborn"), own.child("two", "escapes"))
     own.is_ready("one", "two")
     own.event("hello")
     way(own)
@@ -97,7 +99,7 @@ def test_every_way_in_halts(supervised: Supervised, way: Callable[[Supervised], 
 
 
 def test_a_second_pull_gets_the_same_receipt(supervised: Supervised) -> None:
-    own = supervised.start(supervised.child("one", "deaf"))
+    own = supervised.start(supervised.child("one", "stubborn"))
     own.is_ready("one")
     first = own.halt()
     assert own.halt() == first
@@ -112,9 +114,9 @@ def test_nothing_is_started_after_a_halt_until_it_is_lifted(supervised: Supervis
     own = supervised
     own.start(
         own.with_control(),
-        own.child("worker", "deaf"),
-        own.child("command", "deaf", kind="command", restart="always"),
-        own.child("waits", "deaf", wait=True),
+        own.child("worker", "stubborn"),
+        own.child("command", "stubborn", kind="command", restart="always"),
+        own.child("waits", "stubborn", wait=True),
     )
     own.is_ready("worker", "command")
     receipt = own.halt()
@@ -133,7 +135,7 @@ def test_nothing_is_started_after_a_halt_until_it_is_lifted(supervised: Supervis
 
 def test_a_new_pull_after_the_latch_was_lifted_is_a_new_halt(supervised: Supervised) -> None:
     own = supervised
-    own.start(own.with_control(), own.child("worker", "deaf"))
+    own.start(own.with_control(), own.child("worker", "stubborn"))
     own.is_ready("worker")
     first = own.halt()
     own.order(do="cleared", epoch=first["epoch"])
@@ -147,21 +149,21 @@ def test_a_new_pull_after_the_latch_was_lifted_is_a_new_halt(supervised: Supervi
 def test_a_supervisor_that_begins_under_a_pulled_latch_starts_nothing(
     supervised: Supervised, another: Callable[[], Supervised]
 ) -> None:
-    own = supervised.start(supervised.child("one", "deaf"))
+    own = supervised.start(supervised.child("one", "stubborn"))
     own.is_ready("one")
     own.halt()
     other = another()
-    other.start(other.child("two", "deaf"))
+    other.start(other.child("two", "stubborn"))
     assert other.is_in("two", "held")
     alone = another()
-    alone.start(alone.child("three", "deaf", kind="command", restart="never"))
+    alone.start(alone.child("three", "stubborn", kind="command", restart="never"))
     assert alone.wait() == 1
     alone.says("not started: the halt latch")
     assert other.marked() == alone.marked() == []
 
 
-def test_a_latch_that_cannot_be_written_saves_nobody(supervised: Supervised) -> None:
-    own = supervised.start(supervised.child("one", "deaf"))
+def test_a_latch_that_cannot_be_written_does_not_stop_the_halt(supervised: Supervised) -> None:
+    own = supervised.start(supervised.child("one", "stubborn"))
     own.is_ready("one")
     path = own.home / "latch"
     path.unlink()
@@ -177,7 +179,7 @@ def test_a_pull_that_never_reached_the_disk_holds_until_a_person_lifts_it(
     supervised: Supervised,
 ) -> None:
     own = supervised
-    own.start(own.with_control(), own.child("one", "deaf"))
+    own.start(own.with_control(), own.child("one", "stubborn"))
     own.is_ready("one")
     own.event("hello")
     away = own.home.rename(own.folder / "away")
@@ -203,13 +205,13 @@ def test_a_supervisor_killed_in_the_middle_of_a_halt_leaves_nothing_that_starts(
     supervised: Supervised, another: Callable[[], Supervised], moment: str
 ) -> None:
     own = supervised
-    own.start(own.child("one", "deaf"), own.child("two", "deaf"), faults=f"{moment}=kill")
+    own.start(own.child("one", "stubborn"), own.child("two", "stubborn"), faults=f"{moment}=kill")
     own.is_ready("one", "two")
     own.send(signal.SIGUSR1)
     assert own.wait() == -signal.SIGKILL
     until(lambda: not own.marked(), "children die with it")
     after = another()
-    after.start(after.child("one", "deaf"))
+    after.start(after.child("one", "stubborn"))
     assert after.is_in("one", "held")
     assert after.halt()["proved"]
 
@@ -227,9 +229,9 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
 @pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs a v1 freezer: it defies SIGKILL")
-def test_what_cannot_be_killed_is_named_and_hit_until_it_is_gone(supervised: Supervised) -> None:
+def test_a_process_that_cannot_be_killed_is_named_and_killed_again(supervised: Supervised) -> None:
     own = supervised
-    own.start(own.with_control(), own.child("one", "deaf"), settings={"halt_seconds": 0.3})
+    own.start(own.with_control(), own.child("one", "stubborn"), settings={"halt_seconds": 0.3})
     own.is_ready("one")
     pid = own.state("one")["pid"]
     cell = FREEZER / f"andon-test-{pid}"
@@ -254,9 +256,11 @@ def test_what_cannot_be_killed_is_named_and_hit_until_it_is_gone(supervised: Sup
 
 
 @pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs a v1 freezer: it defies SIGKILL")
-def test_a_supervisor_that_must_leave_survivors_says_so_by_its_code(supervised: Supervised) -> None:
+def test_a_supervisor_that_leaves_survivors_exits_with_a_code_of_its_own(
+    supervised: Supervised,
+) -> None:
     own = supervised
-    own.start(own.child("one", "deaf"), settings={"halt_seconds": 0.3, "grace_seconds": 0.1})
+    own.start(own.child("one", "stubborn"), settings={"halt_seconds": 0.3, "grace_seconds": 0.1})
     own.is_ready("one")
     pid = own.state("one")["pid"]
     cell = FREEZER / f"andon-test-{pid}"

@@ -1,4 +1,4 @@
-"""Who survives a blow gets another one, and is named until it is gone."""
+"""Survivors of a kill are killed again, and named until they are gone."""
 
 import os
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from andon.supervisor.trees.walk import Walk, WalkTree
 
 
 class Tough(Tree):
-    """Each blow takes one of them, and one of them has a child meanwhile."""
+    """Each signal kills one of them, and one of them forks a child meanwhile."""
 
     by = "tough"
 
@@ -53,7 +53,7 @@ def rounds(found: TreeKill) -> int:
     return count
 
 
-def test_what_is_left_is_hit_until_nothing_is() -> None:
+def test_survivors_are_killed_again_until_none_is_left() -> None:
     tree = Tough(alive=5)
     found, _ = kill_of(tree)
     found.hit()
@@ -63,7 +63,7 @@ def test_what_is_left_is_hit_until_nothing_is() -> None:
     assert (tree.blows, found.survivors, found.processes) == (5, [], 5)
 
 
-def test_what_is_born_meanwhile_is_hit_and_counted() -> None:
+def test_processes_born_during_the_kill_are_killed_and_counted() -> None:
     tree = Tough(alive=2, births=3)
     found, _ = kill_of(tree)
     found.hit()
@@ -71,7 +71,7 @@ def test_what_is_born_meanwhile_is_hit_and_counted() -> None:
     assert (tree.blows, found.survivors, found.processes) == (5, [], 5)
 
 
-def test_one_call_for_all_is_enough_where_there_is_one() -> None:
+def test_one_kernel_call_is_enough_where_one_exists() -> None:
     tree = Tough(alive=3)
     found, _ = kill_of(tree)
 
@@ -84,7 +84,7 @@ def test_one_call_for_all_is_enough_where_there_is_one() -> None:
     assert tree.blows == 0
 
 
-def test_the_next_tree_of_a_child_is_not_meant() -> None:
+def test_the_next_tree_of_a_child_is_left_alone() -> None:
     first, second = Tough(alive=3), Tough(alive=3)
     found, _ = kill_of(first)
     found.hit()
@@ -107,7 +107,7 @@ def test_a_tree_that_cannot_be_looked_at_is_not_proved_to_be_gone() -> None:
 
 
 class Births(Walk):
-    """Whoever looks finds nobody, and meanwhile a dying parent gives us its child."""
+    """A look finds no process, while a dying parent's child is re-parented to us."""
 
     def __init__(self) -> None:
         self.trees, self.born = [], list[int]()
@@ -120,13 +120,13 @@ class Births(Walk):
         return self.born
 
 
-def test_who_was_given_to_us_while_we_looked_is_found() -> None:
-    assert WalkTree(Births(), TreeSpec("one")).pids() == [os.getpid()]
-    assert not WalkTree(Births(), TreeSpec("one")).empty()
+def test_an_orphan_adopted_during_the_look_is_found() -> None:
+    assert WalkTree(Births(), "one").pids() == [os.getpid()]
+    assert not WalkTree(Births(), "one").empty()
 
 
 class Sure(Tough):
-    """One blow is enough, and it takes them a while to die."""
+    """One signal is enough, and they take a while to die."""
 
     sure = True
 
@@ -134,7 +134,7 @@ class Sure(Tough):
         self.blows += 1
 
 
-def test_those_whom_one_blow_reaches_are_left_to_die() -> None:
+def test_processes_already_signalled_are_left_to_die() -> None:
     tree = Sure(alive=3)
     found, _ = kill_of(tree)
     found.hit()
@@ -148,7 +148,7 @@ def test_those_whom_one_blow_reaches_are_left_to_die() -> None:
     assert (tree.blows, found.survivors) == (1, [])
 
 
-def test_those_who_do_not_die_of_it_are_hit_again() -> None:
+def test_processes_that_survive_a_signal_are_killed_again() -> None:
     tree = Sure(alive=3)
     found, _ = kill_of(tree)
     found.hit()
@@ -167,8 +167,8 @@ def test_who_cannot_be_looked_at_is_not_gone() -> None:
     assert found.survivors == [tree.pid]
 
 
-def test_nothing_is_said_of_a_kill_before_it_was_looked_who_is_left() -> None:
-    """Its survivors are those of the first look; the child's end may be heard before the next."""
+def test_a_kill_is_reported_only_after_a_look_for_survivors() -> None:
+    """Its survivors are those of the first look; the child's end may be seen before the next."""
     child = SimpleNamespace(kind="command", state="ended", spec="single", exit_code=lambda: 128 + 9)
     own = SimpleNamespace(
         children=[child],

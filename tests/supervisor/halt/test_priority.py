@@ -1,4 +1,4 @@
-"""Whoever stops others goes before them, and only for as long as that takes."""
+"""A stop raises its scheduling priority, and only for as long as the stop takes."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ NOBODY = 65534
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_it_goes_first_and_what_it_starts_does_not() -> None:
+def test_a_stop_raises_its_own_priority_and_not_that_of_children() -> None:
     before = os.sched_getscheduler(0)
     raise_priority()
     try:
@@ -26,7 +26,7 @@ def test_it_goes_first_and_what_it_starts_does_not() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
-def test_who_may_not_goes_on_as_it_is() -> None:
+def test_without_permission_the_priority_stays_as_it_is() -> None:
     pid = os.fork()
     if pid == 0:
         os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -36,7 +36,7 @@ def test_who_may_not_goes_on_as_it_is() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
-def test_who_never_went_ahead_stays_as_it_was_started() -> None:
+def test_a_process_that_never_raised_its_priority_keeps_it() -> None:
     pid = os.fork()
     if pid == 0:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

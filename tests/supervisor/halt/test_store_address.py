@@ -1,4 +1,4 @@
-"""Which store a halt means is what the settings say, or it is not said."""
+"""The store that a halt addresses is the one in the settings, or none."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_the_default_is_the_same() -> None:
     ],
 )
 @pytest.mark.parametrize("way", ["given", "environment", "file"])
-def test_what_is_said_is_what_the_settings_say(
+def test_the_address_is_the_one_that_the_settings_give(
     folder: Path, monkeypatch: pytest.MonkeyPatch, url: str, way: str
 ) -> None:
     url = url.format(folder=folder)
@@ -54,17 +54,17 @@ def test_what_is_said_is_what_the_settings_say(
     assert find_store(given, [OTHER]) == expected
 
 
-def test_without_a_word_it_is_the_default(folder: Path) -> None:
-    assert find_store("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
+def test_without_a_setting_the_address_is_the_default(folder: Path) -> None:
+    assert store_address.meant("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
 
 
-def test_the_environment_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_takes_precedence_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("andon.toml").write_text("store = 'sqlite:///a/b.db'\n")
     monkeypatch.setenv("ANDON_STORE", OTHER)
     assert find_store("", []) == OTHER
 
 
-def test_one_that_nobody_has_made_is_the_one_of_this_host() -> None:
+def test_a_missing_default_store_means_the_only_one_of_this_host() -> None:
     Path(".andon/andon.db").unlink()
     assert find_store("", [OTHER]) == OTHER
     assert find_store("", [OTHER, "sqlite:////x.db"]) == ""
@@ -72,7 +72,7 @@ def test_one_that_nobody_has_made_is_the_one_of_this_host() -> None:
 
 
 @pytest.mark.parametrize("content", ["store = [", "store = 7", "\xff"])
-def test_a_file_that_is_not_understood_says_nothing(content: str) -> None:
+def test_an_unreadable_settings_file_gives_no_address(content: str) -> None:
     Path("andon.toml").write_bytes(content.encode("latin-1"))
     assert find_store("", [OTHER]) == ""
 
@@ -81,5 +81,5 @@ def test_a_file_that_is_not_understood_says_nothing(content: str) -> None:
     "url",
     ["mysql://host/x", "sqlite:///", "sqlite://x", "sqlite:///a/../c.db", "sqlite:///none/x.db"],
 )
-def test_what_could_be_meant_in_two_ways_is_not_said(url: str) -> None:
-    assert find_store(url, [OTHER]) == ""
+def test_an_ambiguous_setting_gives_no_address(url: str) -> None:
+    assert store_address.meant(url, [OTHER]) == ""

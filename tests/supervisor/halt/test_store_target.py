@@ -1,4 +1,4 @@
-"""The store is told by a supervisor that has it open, or by a process of the command's own."""
+"""The store is notified by a supervisor that has it open, or by a process of the command's own."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class Owner:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who was started; nobody really is."""
+    """The processes started; no real one is."""
     names: list[str] = []
     monkeypatch.setattr(
         StoreTarget, "_start", lambda _self, words, _store: names.append(words["order"])
@@ -39,7 +39,7 @@ def telling(owner: Owner, *stores: str) -> StoreTarget:
     return StoreTarget(words, "", 10.0, [owner], set())  # type: ignore[list-item]
 
 
-def test_a_supervisor_that_has_told_it_is_believed_and_nobody_is_started(
+def test_a_supervisor_that_notified_the_store_is_believed(
     started: list[str],
 ) -> None:
     found = telling(Owner(**PROVED))
@@ -50,7 +50,7 @@ def test_a_supervisor_that_has_told_it_is_believed_and_nobody_is_started(
     }  # fmt: skip
 
 
-def test_what_is_not_over_yet_is_waited_for(started: list[str]) -> None:
+def test_a_notification_in_progress_is_waited_for(started: list[str]) -> None:
     owner = Owner(**PROVED | {"over": False, "verified": 1, "unproved": ["supervisor s2: fenced"]})
     found = telling(owner)
     found.look(1e9)
@@ -62,7 +62,7 @@ def test_what_is_not_over_yet_is_waited_for(started: list[str]) -> None:
     assert found.report()["unproved"] == []
 
 
-def test_one_that_is_silent_too_long_is_not_waited_for(started: list[str]) -> None:
+def test_a_supervisor_that_is_silent_too_long_is_not_waited_for(started: list[str]) -> None:
     found = telling(Owner())
     found.look(found._began + SUPERVISOR_SECONDS)
     assert started == []
@@ -71,7 +71,7 @@ def test_one_that_is_silent_too_long_is_not_waited_for(started: list[str]) -> No
 
 
 @pytest.mark.parametrize("said", [{}, PROVED | {"over": False}])
-def test_one_that_hangs_up_before_it_is_over_is_not_waited_for(
+def test_a_supervisor_that_hangs_up_early_is_not_waited_for(
     started: list[str], said: dict[str, Any]
 ) -> None:
     owner = Owner(**said)
@@ -80,14 +80,14 @@ def test_one_that_hangs_up_before_it_is_over_is_not_waited_for(
     assert started == ["rcp_1"]
 
 
-def test_one_that_is_over_and_has_hung_up_is_believed(started: list[str]) -> None:
+def test_a_supervisor_that_finished_and_hung_up_is_believed(started: list[str]) -> None:
     owner = Owner(**PROVED)
     owner.listens = False
     assert telling(owner).done
     assert started == []
 
 
-def test_a_word_about_another_pull_is_none(started: list[str]) -> None:
+def test_an_answer_about_another_pull_is_ignored(started: list[str]) -> None:
     owner = Owner(**PROVED | {"pull": "rcp_0"})
     owner.listens = False
     assert not telling(owner).done
@@ -95,14 +95,14 @@ def test_a_word_about_another_pull_is_none(started: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PROVED.keys() - {"order"}))
-def test_a_word_that_lacks_something_is_none(started: list[str], name: str) -> None:
+def test_an_incomplete_answer_is_ignored(started: list[str], name: str) -> None:
     owner = Owner(**{key: value for key, value in PROVED.items() if key != name})
     owner.listens = False
     assert not telling(owner).done
     assert started == ["rcp_1"]
 
 
-def test_another_store_of_this_host_is_said(started: list[str]) -> None:
+def test_another_store_of_this_host_is_named(started: list[str]) -> None:
     assert telling(Owner(**PROVED), "postgresql://u@h/d").report()["others"] == [
         "postgresql://u@h/d"
     ]

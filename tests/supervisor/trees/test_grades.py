@@ -1,4 +1,4 @@
-"""A grade is what was seen to happen here, not what a version promises."""
+"""A grade is the result of a trial on this host, not a promise of a version."""
 
 import ctypes
 import json
@@ -28,7 +28,7 @@ def probed(before: tuple[str, ...] = (), source: str = str(ROOT / "src")) -> dic
     return {one["stop"]: one for one in json.loads(done.stdout)}
 
 
-def test_every_stop_has_a_grade_how_it_is_known_and_what_would_be_better() -> None:
+def test_every_stop_has_a_grade_its_evidence_and_an_improvement() -> None:
     found = probed()
     assert list(found) == ["kill", "pause", "parent death", "network", "keys"]
     for one in found.values():
@@ -37,7 +37,7 @@ def test_every_stop_has_a_grade_how_it_is_known_and_what_would_be_better() -> No
         assert one["grade"] == "A" or one["better"]
 
 
-def test_the_grade_is_that_of_the_best_mechanism_that_worked() -> None:
+def test_the_grade_is_that_of_the_best_working_mechanism() -> None:
     found = probed()
     kill, tried = found["kill"], found["kill"]["tried"]
     best = next((n for n in ("cgroup", "pid1", "pidns", "walk") if tried[n] == "works"), "group")
@@ -48,7 +48,7 @@ def test_the_grade_is_that_of_the_best_mechanism_that_worked() -> None:
     assert found["pause"]["grade"] == ("A" if best == "cgroup" else "C")
 
 
-def test_what_a_parent_death_signal_does_not_reach_is_said() -> None:
+def test_processes_beyond_a_parent_death_signal_are_named() -> None:
     found = probed()["parent death"]
     if not hasattr(ctypes.CDLL(None), "prctl"):
         pytest.skip("no parent-death signal here")

@@ -1,4 +1,4 @@
-"""Whatever shape a tree has, its supervisor sees all of it, freezes it, and ends it."""
+"""A supervisor sees, freezes and ends every process of a tree, whatever its shape."""
 
 import json
 import os
@@ -21,7 +21,7 @@ EXTRA = {"pidns": 2}
 def command(*arguments: str, before: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     return subprocess.run(
-        [*before, sys.executable, "-m", "tests.supervisor.ptree", *arguments],
+        [*before, sys.executable, "-m", "tests.supervisor.scratch_tree", *arguments],
         capture_output=True,
         check=False,
         cwd=ROOT,
@@ -32,7 +32,7 @@ def command(*arguments: str, before: tuple[str, ...] = ()) -> "subprocess.Comple
 
 
 def scratch(*arguments: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a scratch supervisor saw."""
+    """The observations of a scratch supervisor."""
     done = command(*arguments, before=before)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -42,7 +42,7 @@ def scratch(*arguments: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
 
 @cache
 def why_not(mechanism: str) -> str:
-    """Tried, not guessed from the name of the system."""
+    """By trial, not guessed from the name of the system."""
     done = command("kill", mechanism, "flat")
     return "" if done.returncode == 0 else done.stderr.strip()[-200:]
 
@@ -69,10 +69,10 @@ def test_a_tree_of_any_shape_is_killed(mechanism: str, shape: str) -> None:
 
 
 @every_mechanism
-def test_who_replaces_itself_while_it_is_killed_is_gone_when_that_is_said(mechanism: str) -> None:
+def test_a_tree_that_replaces_itself_is_gone_when_the_kill_says_so(mechanism: str) -> None:
     need(mechanism)
     seen = scratch("halt", mechanism, "storm")
-    # Who has to look for them is not always quicker than they are; then it names who is left.
+    # A supervisor that has to search is not always quicker than the tree; it then names survivors.
     assert seen["survivors"] == [] or mechanism == "walk"
     assert seen["gone"] or seen["survivors"]
 
@@ -87,7 +87,7 @@ def test_a_tree_at_work_is_killed(mechanism: str, work: str) -> None:
 
 @pytest.mark.parametrize("shape", ["chain", "escape", "headless"])
 @every_mechanism
-def test_a_frozen_tree_stands_still_goes_on_when_thawed_and_dies_when_killed(
+def test_a_frozen_tree_stands_still_runs_when_thawed_and_dies_when_killed(
     mechanism: str, shape: str
 ) -> None:
     need(mechanism)
@@ -103,7 +103,7 @@ def test_killing_one_tree_leaves_another_of_the_same_name_alone(mechanism: str) 
 
 
 @pytest.mark.parametrize("mechanism", ["cgroup", "cgroup+uid", "walk"])
-def test_the_fleet_is_killed_and_who_stands_apart_is_spared(mechanism: str) -> None:
+def test_the_fleet_is_killed_and_exempt_processes_are_spared(mechanism: str) -> None:
     need(mechanism)
     assert scratch("kill_all", mechanism, "escape") == {"gone": [True] * 3, "spared": 2}
 
@@ -116,13 +116,13 @@ def test_a_process_that_leaves_its_cgroup_and_its_parents_is_killed_too() -> Non
     assert (seen["survivors"], seen["gone"], seen["empty"]) == ([], True, True)
 
 
-def test_a_process_that_takes_off_its_mark_is_not_taken_for_another_trees() -> None:
+def test_a_process_without_its_mark_still_belongs_to_its_own_tree() -> None:
     need("cgroup")
     seen = scratch("stray", "cgroup", "-")
     assert seen == {"of_first": [], "of_second": 12, "moves": True, "gone": True}
 
 
-def test_a_tree_takes_the_trees_inside_it_along() -> None:
+def test_a_kill_of_a_tree_includes_the_trees_inside_it() -> None:
     need("cgroup")
     seen = scratch("nested", "cgroup", "escape")
     assert seen == {"seen": 24, "survivors": [], "gone": [True, True]}
@@ -131,7 +131,7 @@ def test_a_tree_takes_the_trees_inside_it_along() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "action"), [("cgroup", "orphaned"), ("cgroup", "forgotten"), ("walk", "orphaned")]
 )
-def test_what_outlives_its_supervisor_is_found_again_and_killed(
+def test_a_tree_that_outlives_its_supervisor_is_found_and_killed(
     mechanism: str, action: str
 ) -> None:
     need(mechanism)
@@ -149,7 +149,7 @@ def test_the_cgroups_of_a_killed_supervisor_are_removed_by_the_next_one() -> Non
 
 
 @pytest.mark.parametrize("mechanism", ["pidns", "walk"])
-def test_a_tree_ends_as_its_command_has_ended(mechanism: str) -> None:
+def test_a_tree_has_the_exit_status_of_its_command(mechanism: str) -> None:
     need(mechanism)
     assert scratch("ends", mechanism, "-") == {"found": [0, 137, -9, -6]}
 
@@ -170,7 +170,7 @@ def test_a_child_under_its_own_uid_can_do_nothing_to_its_supervisor(mechanism: s
     assert (seen["signal"], seen["root"], seen["leave"], seen["memory"]) == (no, no, no, no)
 
 
-def test_pid_1_kills_everything_below_it_but_what_stands_apart() -> None:
+def test_pid_1_kills_everything_below_it_except_exempt_processes() -> None:
     before = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     try:
         done = command("kill_all", "pid1", "escape", before=before)

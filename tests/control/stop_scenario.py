@@ -1,11 +1,11 @@
-"""A yard with orders: workers here, elsewhere and under a supervisor, and runs in their hands."""
+"""A seeded store with orders, and workers here, elsewhere and under a supervisor."""
 
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.control.yard import Yard
+from tests.control.seeded_store import SeededStore
 from tests.store.parts import Held, do, effect, new_run
 
 from andon.host.proc import start_ticks
@@ -14,18 +14,18 @@ from andon.store.messages.stops import Enlist, Order, SupervisorRow
 from andon.store.store import Claim, MoveRun, Start
 
 
-class Precinct(Yard):
-    """Every worker of the yard is on another host, unless it is made of a process."""
+class StopScenario(SeededStore):
+    """Every worker is on another host, unless it is made of a process."""
 
     def begin(self, run: str = "r", worker: str = "w", **changes: Any) -> Held:
-        """A run in the hands of a worker elsewhere."""
+        """A run executed by a worker elsewhere."""
         self.worker(worker, host="node-c", pid=48213)
         do(self.store, Start(run=new_run(run, **changes)))
         [held] = self.take(worker, run)
         return held
 
     def effect(self, held: Held, state: str, **changes: Any) -> None:
-        """As in the yard; `at` is when its entry says that it happened."""
+        """As in SeededStore; `at` is when its entry says that it happened."""
         at, key = changes.pop("at", None), changes.pop("key", "k")
         plain = {"kind": "effect", "state": state, "name": "pay", "key": key}
         append = held.append(of=plain if at is None else plain | {"at": at})
@@ -54,7 +54,7 @@ class Precinct(Yard):
         do(self.store, Enlist(supervisor=row, lease_seconds=60))
 
     def kill_silently(self, worker: str, witness: str) -> None:
-        """Its lease ends, and nobody knows more."""
+        """Its lease ends, and nothing more is known."""
         message = Claim(worker_id=witness, agents=(), limit=0, dead=((worker, "silent:overdue"),))
         do(self.store, message)
 

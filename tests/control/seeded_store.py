@@ -1,4 +1,4 @@
-"""A store that is filled by messages: workers that come, hold runs, and leave as told."""
+"""A store filled by messages: workers that register, hold runs, and leave on request."""
 
 import json
 import time
@@ -28,7 +28,7 @@ REPORT = {
 }
 
 
-class Yard:
+class SeededStore:
     """Workers and runs of one agent, in any number of versions."""
 
     def __init__(self, store: Store) -> None:
@@ -48,7 +48,7 @@ class Yard:
             do(self.store, Start(run=new_run(name, version=version)))
 
     def take(self, worker: str, *names: str, version: str = "1") -> list[Held]:
-        """Claim these runs, which must be there to be claimed."""
+        """Claims these runs, which must exist and be claimable."""
         message = Claim(
             worker_id=worker, agents=(("agent", version),), limit=len(names), only=tuple(names)
         )
@@ -73,7 +73,7 @@ class Yard:
         do(self.store, Depart(worker_id=worker, drain=json.dumps(REPORT | changes)))
 
     def kill(self, worker: str, witness: str, *, ago: float = 0.0, buried: bool = False) -> None:
-        """The worker's process ends; another one sees it and takes its runs back."""
+        """The worker's process ends; another worker sees it and takes its runs back."""
         seen_at, words = time.monotonic() - ago, "its process ended"
         message = Claim(
             worker_id=witness,

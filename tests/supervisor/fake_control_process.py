@@ -1,4 +1,4 @@
-"""A control process for tests: writes down what it is told, says what it finds in a pipe."""
+"""A control process for tests: records the messages it gets, and sends those found in a pipe."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A control process whose supervisor is the test: what it is told, and what it is asked for."""
+"""A control process whose supervisor is the test: the messages it gets, and the ones it sends."""
 
 import contextlib
 import json
@@ -24,8 +24,8 @@ from andon.store.store import Store
 GRADES = {"kill": "A", "pause": "A", "parent_death": "C", "by": "cgroup"}
 
 
-class Wired:
-    """The supervisor's side of the wire."""
+class FakeSupervisor:
+    """The supervisor's end of the socket."""
 
     def __init__(self, home: Path, url: str, name: str = "s1", **settings: object) -> None:
         self.home, self.url, self.name = home, url, name
@@ -33,7 +33,7 @@ class Wired:
         self.latch = Latch(str(home))
         self.latch.init()
         self.socket: socket.socket | None = None
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.process: subprocess.Popen[bytes] | None = None
         self.children: list[dict[str, Any]] = []
         self.receipt: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ class Wired:
         return f"supervisor:{self.name}"
 
     def start(self, **env: str) -> None:
-        """A control process, greeted."""
+        """Starts a control process and greets it."""
         ours, theirs = socket.socketpair()
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ANDON_")}
         environment |= {"PYTHONPATH": str(SOURCE), "ANDON_STORE": self.url, **self.settings, **env}
@@ -68,45 +68,48 @@ class Wired:
         }
         said |= {"namespace": here.namespace, "pid": os.getpid()}
         said |= {"start_ticks": start_ticks(os.getpid()), "grades": GRADES}
-        self.say("hello", supervisor=said, children=self.children, receipt=self.receipt)
+        self.send("hello", supervisor=said, children=self.children, receipt=self.receipt)
 
     def _read(self, ours: socket.socket) -> None:
         with contextlib.suppress(OSError), ours.makefile() as lines:
             for line in lines:
-                self.heard.append(json.loads(line))
+                self.received.append(json.loads(line))
 
-    def say(self, event: str, **words: Any) -> None:
+    def send(self, event: str, **words: Any) -> None:
         assert self.socket is not None
         self.socket.sendall(json.dumps({"event": event, **words}).encode() + b"\n")
 
-    def told(self, do: str, **words: Any) -> dict[str, Any]:
-        """Wait until it asks for that."""
+    def expect(self, do: str, **words: Any) -> dict[str, Any]:
+        """Waits for a request with these fields."""
 
         def found() -> dict[str, Any] | None:
             wanted = {"do": do, **words}
-            return next((one for one in self.heard if wanted.items() <= one.items()), None)
+            return next((one for one in self.received if wanted.items() <= one.items()), None)
 
-        answer = until(found, f"{do} {words} in {self.heard}")
+        answer = until(found, f"{do} {words} in {self.received}")
         assert isinstance(answer, dict)
         return answer
 
-    def heard_last(self, do: str) -> dict[str, Any]:
-        return [one for one in self.heard if one["do"] == do][-1]
+    def last_received(self, do: str) -> dict[str, Any]:
+        return [one for one in self.received if one["do"] == do][-1]
 
     def halted(self, order: str, via: str = "", **words: Any) -> None:
-        """What a supervisor says when it has stopped everything."""
+        """The message of a supervisor that has stopped everything."""
         pulled = self.latch.pull(order=order, via=via, by=words.get("by", ""))
         self.receipt = {"id": pulled.order, "epoch": pulled.epoch, "processes": 3, "proved": True}
         self.receipt |= {"verified_ms": 4.2, "survivors": [], "via": via, **words}
         receipt = self.receipt
-        # Nobody lifts a halt within the moment of its pull; for that moment the pull is the newer.
+        # A halt cannot be lifted within the moment of its pull; for that moment the pull is the
+        # newer.
         until(lambda: time.time() > pulled.at + 2 * DOUBT_SECONDS, "the moment is over")
-        self.say("halted", order=pulled.order, epoch=pulled.epoch, via=via, receipt=receipt)
+        self.send("halted", order=pulled.order, epoch=pulled.epoch, via=via, receipt=receipt)
 
     def contact(self) -> None:
-        """Wait for one more."""
-        count = sum(one["do"] == "contact" for one in self.heard)
-        until(lambda: sum(one["do"] == "contact" for one in self.heard) > count, "one more contact")
+        """Waits for one more."""
+        count = sum(one["do"] == "contact" for one in self.received)
+        until(
+            lambda: sum(one["do"] == "contact" for one in self.received) > count, "one more contact"
+        )
 
     def kill(self) -> None:
         assert self.process is not None
@@ -119,7 +122,7 @@ class Wired:
 
     def end(self) -> int:
         """The supervisor has ended."""
-        self.say("ending", code=0, why="over")
+        self.send("ending", code=0, why="over")
         assert self.socket is not None
         assert self.process is not None
         self.socket.shutdown(socket.SHUT_WR)

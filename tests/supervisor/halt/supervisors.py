@@ -1,4 +1,4 @@
-"""Supervisors to halt: the real one, and one that answers what a test wants."""
+"""Supervisors to halt: a real one, and a fake that answers as a test wants."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ import andon
 from andon.host import home as homes
 from andon.host import proc
 
-# Of the product that is under test here: it may be a copy with a bug planted in it.
+# Of the product under test: it may be a copy with a planted bug.
 SOURCE = Path(andon.__file__).parents[1]
-# One that stays, one that runs away from its parent, its group and its session.
+# A child that stays, and one that leaves its parent, its group and its session.
 ESCAPES = "(setsid sh -c 'sleep 900 & sleep 900' &) ; sleep 900"
 
 
@@ -72,7 +72,7 @@ def _has_begun(home: Path, pid: int, commands: int, processes: int) -> bool:
 def supervisor(
     home: Path, *scripts: str, processes: int, control: list[str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A real one, whose commands have started so many processes."""
+    """A real supervisor whose commands have started this many processes."""
     child = {"kind": "command", "restart": "never", "log": False, "env": dict(os.environ)}
     children = [
         {**child, "name": f"c{n}", "argv": ["sh", "-c", script]} for n, script in enumerate(scripts)
@@ -101,7 +101,7 @@ def supervisor(
 
 @contextlib.contextmanager
 def fake(home: Path, answer: bytes, times: int = 1) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that is written down as a supervisor and answers these bytes, or nothing."""
+    """A process that is registered as a supervisor and answers these bytes, or nothing."""
     homes.make(str(home))
     path = homes.socket_path(str(home), "fake")
     code = (
@@ -133,7 +133,7 @@ def fake(home: Path, answer: bytes, times: int = 1) -> Iterator["subprocess.Pope
 
 
 def unreachable() -> str:
-    """A store that nobody answers for: the port was free a moment ago."""
+    """A store at an address where nothing answers: the port was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"postgresql://u:secret@127.0.0.1:{probe.getsockname()[1]}/none"

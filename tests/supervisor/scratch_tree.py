@@ -1,6 +1,6 @@
 """A scratch supervisor with one tree of a given shape; prints what it saw as JSON.
 
-    python -m tests.supervisor.ptree ACTION MECHANISM SHAPE [WORK]
+    python -m tests.supervisor.scratch_tree ACTION MECHANISM SHAPE [WORK]
 
 A process of its own, because a supervisor has one thread and pytest does not. Every process of the
 tree holds a pipe open: the end of the pipe is the kernel's word that all of them are gone. Whatever
@@ -30,7 +30,7 @@ from andon.supervisor.trees.tree import Mechanism, Tree, TreeSpec
 
 LIFE = 8
 MEMBERS = 12
-# Nobody else's, and no other test's at the same time.
+# Of this test only, also while others run at the same time.
 UID = 70_000 + os.getpid()
 
 Work = Callable[[int], None]
@@ -115,7 +115,7 @@ class Bad:
             if os.fork():
                 os._exit(0)
 
-    # ── what each of them does ──
+    # ── their work ── ───────────
 
     def _ready(self) -> None:
         os.write(self.into, b"%d\n" % os.getpid())
@@ -143,7 +143,7 @@ class Bad:
         mine[::4096] = b"x" * len(mine[::4096])
         self._sleep(place)
 
-    # ── seen from outside ──
+    # ── observation from outside ──
 
     def gone(self, seconds: float = 5.0) -> bool:
         end = time.monotonic() + seconds
@@ -153,7 +153,7 @@ class Bad:
         return False
 
     def moves(self, seconds: float) -> bool:
-        """Whether anything of it executes within that time."""
+        """Whether any process of it executes within that time."""
         before, end = self.beat(), time.monotonic() + seconds
         while time.monotonic() < end:
             if self.beat() != before:
@@ -212,8 +212,8 @@ def kill(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 
 def halt(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    """As a supervisor does it: round by round, until it says that nobody is left."""
-    owner = mechanism.make(TreeSpec("one", kind="command"))
+    """As a supervisor does it: round by round, until none is left."""
+    owner = mechanism.make("one", kind="command")
     bad = Bad(owner, shape, work)
     child = Child(ChildSpec("one", "worker", ["x"], {}), state="running", tree=owner)
     killing = TreeKill([child], lambda _: None, seconds=LIFE / 3)  # a storm ends after half of it
@@ -288,12 +288,12 @@ def abandoned(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 
 def forgotten(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    """The same, when nobody knows the cgroup any more."""
+    """The same, when the cgroup is no longer known."""
     return orphaned(mechanism, shape, work, without="cgroup")
 
 
 def orphaned(mechanism: Mechanism, shape: str, work: str, *, without: str = "") -> dict[str, Any]:
-    """The supervisor itself is killed; another one is told what the first wrote down."""
+    """The supervisor itself is killed; another one gets the first one's records."""
     mechanism.close()
     out, into = os.pipe()
     first = os.fork()
@@ -346,8 +346,8 @@ class _Leaving(Bad):
 
 
 def stray(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    """Who has taken off its mark is still its cgroup's, and not another tree's."""
-    first, second = mechanism.make(TreeSpec("first")), mechanism.make(TreeSpec("second"))
+    """A process without its mark still belongs to its cgroup, and not to another tree."""
+    first, second = mechanism.make("first"), mechanism.make("second")
     other = Bad(first, "flat", n=2)
     bad = _Unmarked(second, "escape", "unmark")
     other.tree.finish(5.0)
@@ -363,8 +363,8 @@ class _Unmarked(Bad):
 
 
 def free(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    """What a child under a uid of its own can do to us: nothing."""
-    owner = mechanism.make(TreeSpec("one", kind="command"))
+    """The ways in which a child under a uid of its own can act on its supervisor: none."""
+    owner = mechanism.make("one", kind="command")
     above = Path(str(owner.describe().get("cgroup", "/"))).parent
     me, (out, into) = os.getpid(), os.pipe()
     pid = os.fork()
