@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.pop(0)  # this folder, in which `bench` would be bench.py
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.measuring import Measuring, tell
+from bench.rounds import Measuring, tell
 from bench.systems import chosen_systems
 from bench.workloads import chosen_workloads
 

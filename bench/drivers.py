@@ -86,11 +86,11 @@ Sample = Callable[[], Awaitable[tuple[float, float]]]
 """One round of one variant: seconds, and seconds of CPU, of one step."""
 
 
-# The drivers, each as a function that runs one statement durably and returns its rows.
+# Each driver is a function that runs one statement durably and returns its rows.
 
 
 def in_psycopg(mark: LiteralString = "%b") -> dict[LiteralString, LiteralString]:
-    """Translate the statements: `%b` sends parameters in binary, the usual `%s` arrays as text."""
+    """Translates the statements: `%b` sends parameters in binary, the usual `%s` arrays as text."""
     return {
         sql: sql.replace("$1", mark).replace("$2", mark).replace("$3", mark)
         for sql in (INSERT, STEP, BATCH)
@@ -161,7 +161,7 @@ class Connections:
         return connection
 
 
-# Group commit: everything that is queued becomes one statement and one commit.
+# Group commit: the queued steps become one statement and one commit.
 
 
 class Step(NamedTuple):
@@ -238,7 +238,7 @@ class LoopWriter:
 Writer = ThreadWriter | LoopWriter
 
 
-# What a round consists of.
+# The samples of a round.
 
 
 class Rounds:

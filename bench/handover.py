@@ -1,10 +1,10 @@
-"""How quickly the fleet reacts: a dead worker's run goes on, and a halt reaches another host.
+"""How quickly the fleet reacts: another worker resumes a dead worker's run, a halt reaches a host.
 
     python bench/handover.py [ROUNDS]
 
-Two supervisors (two homes) on one store, SQLite and PostgreSQL. Printed: from SIGKILL of the worker
-in the middle of a step until another worker is in that step; from the halt here (SIGUSR1) until the
-other host has proved that nothing of it is left.
+Two supervisors (two homes) on one store, SQLite and PostgreSQL. Printed: the time from SIGKILL of
+the worker in the middle of a step until another worker is in that step; and from the halt here
+(SIGUSR1) until the other host has proved that none of its processes is left.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""On what was measured: the machine, its load, and the commit."""
+"""The conditions of a measurement: the machine, its load, and the commit."""
 
 import os
 import platform

@@ -1,11 +1,11 @@
-"""What was measured, as tables for the terminal and as a page of the docs. Pure."""
+"""The results, as tables for the terminal and as a page of the docs. Pure."""
 
 from dataclasses import dataclass
 from math import isinf
 from typing import Any
 
-from bench.judging import Results, Verdict, against_raw, ahead, best_peer, figure, judge
 from bench.systems import BY_KEY, System
+from bench.verdicts import Results, Verdict, against_raw, ahead, best_peer, figure, judge
 from bench.workloads import TARGETS, Column, Workload
 
 FACTORS = {"µs": 1e6, "ms": 1e3, "KB": 1 / 1024}
@@ -101,7 +101,7 @@ def _peers_count(story: Story, workload: Workload) -> int:
 
 
 def verdicts(story: Story) -> list[tuple[Verdict, str]]:
-    """Each target of what was measured, and its figures as text."""
+    """Each target of the measured workloads, and its figures as text."""
     by_name = {one.name: one for one in story.workloads}
     found = []
     for target in TARGETS:
@@ -209,7 +209,7 @@ writes this page. Measured at commit `{commit}` on {on} in {minutes} minutes; lo
 
 Every system executes the same steps (`bench/speed/scenes.py`) in worker processes of its own, which
 note what happens in a file with a clock that all processes share; the measurements are the same
-code for all (`bench/speed/serving.py`). Each system has its own environment and the settings that
+code for all (`bench/speed/system.py`). Each system has its own environment and the settings that
 its documentation recommends for speed and safety; `bench/speed/with_andon.py` and its siblings say
 which, and why. Systems take turns in every round, in an order that changes. A figure is the median
 of round medians. `/ raw` is against the raw loop on the same database (where a system has its own

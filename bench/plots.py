@@ -1,11 +1,11 @@
-"""One SVG of bars for each comparison: written by hand, so that nothing has to be installed."""
+"""One SVG of bars for each comparison: hand-written, so that no library has to be installed."""
 
 from math import isinf, log10
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from bench.judging import figure
 from bench.page import Story, shown
+from bench.verdicts import figure
 from bench.workloads import Column, Workload
 
 WIDTH, LABEL, VALUE, BAR, GAP = 720, 190, 90, 16, 6
@@ -20,7 +20,7 @@ def write(story: Story, folder: Path) -> None:
 
 
 def plot(story: Story, workload: Workload) -> str:
-    """The compared columns of a workload below each other; empty if there is nothing to show."""
+    """The compared columns of a workload below each other; empty if there are none."""
     parts, top = list[str](), 8
     for column in (one for one in workload.columns if one.better):
         rows = _rows(story, workload, column)

@@ -1,10 +1,10 @@
-"""The block of numbers in the README, made of what was measured. Pure but for the last function."""
+"""The block of numbers in the README, made from the results. Pure but for the last function."""
 
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.judging import against_raw, ahead, figure
 from bench.page import NOTHING, Story, shown, times
+from bench.verdicts import against_raw, ahead, figure
 from bench.workloads import WORKLOADS, Column
 
 BEGIN, END = "<!-- numbers: ", "<!-- end of numbers -->"
@@ -31,7 +31,7 @@ LINES = (
     Line("the same, against the best peer", "W2", "rate", "peer"),
     Line("enqueue → the run's first line", "W3", "start"),
     Line("short runs/s", "W3", "rate"),
-    Line("SIGKILL in the middle of an effect → the run goes on", "W4", "resumed", unit="ms"),
+    Line("SIGKILL in the middle of an effect → the run resumes", "W4", "resumed", unit="ms"),
     Line("effects repeated by that", "W4", "repeated"),
     Line("SIGTERM with a 5 s step in flight and a grace of 2 s: announced", "W5", "announced"),
     Line("the same: exit with 0", "W5", "exit"),

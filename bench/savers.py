@@ -1,4 +1,4 @@
-"""What a LangGraph conversation costs: andon's saver and the official ones, on the same databases.
+"""The cost of a LangGraph conversation: andon's saver and the official ones, on the same databases.
 
     python bench/savers.py [--messages 100 200 400] [--rounds 3]
 
@@ -21,12 +21,12 @@ from bench.peers import environments
 
 from andon.testing.postgres import Cluster
 
-SAVING = Path(__file__).parent / "peers" / "saving.py"
+CHECKPOINTER = Path(__file__).parent / "peers" / "checkpointer.py"
 
 
 def measured(name: str, url: str, messages: int) -> dict[str, float]:
     python = sys.executable if name == "andon" else str(environments.python("langgraph"))
-    line = [python, str(SAVING), name, url, str(messages)]
+    line = [python, str(CHECKPOINTER), name, url, str(messages)]
     done = subprocess.run(line, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found

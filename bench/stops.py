@@ -2,10 +2,10 @@
 
     make stops                       (or: python bench/stops.py [--only NAME] [--rounds N])
 
-In each system the same step stamps the clock into a shared page each 5 ms (bench/peers/breath.py).
+In each system the same step stamps the clock into a shared page each 5 ms (bench/peers/stamps.py).
 The stop is asked for in the system's documented best way (bench/peers/on_*.py say which, and where
 it is documented) from a warm client; this script watches the page from outside for 10 s, and notes
-what the system says meanwhile. Async, async and deaf, sync, and sync blocked in one call into C.
+what the system says meanwhile. Steps: async, stubborn async, sync, and sync blocked in one C call.
 
 Results are kept in bench/results/stops.json; the table and docs/comparison-stops.md are made of it,
 so `--only NAME` measures one system again and leaves the others.
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 sys.path.pop(0)  # this folder, in which `bench` would be bench.py
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.peers import breath, environments, report
+from bench.peers import environments, report, stamps
 from bench.peers.side import Cannot, Side
 
 from andon.testing.postgres import Cluster
@@ -33,7 +33,7 @@ from bench import machine
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "stops.json"
 PAGE = ROOT / "docs" / "comparison-stops.md"
-# A step that breathes each 5 ms and was silent this long is stopped, whatever its process does.
+# A step that stamps each 5 ms and was silent this long is stopped, whatever its process does.
 SILENT_SECONDS = 2.0
 AGAIN_SECONDS = 0.7
 BEGIN_SECONDS = 30
@@ -41,7 +41,7 @@ BEGIN_SECONDS = 30
 
 class System(NamedTuple):
     name: str
-    ways: dict[str, str]  # the driver's word for it, and what is called, as people know it
+    ways: dict[str, str]  # the driver's word for it, and the call, as people know it
 
     @property
     def key(self) -> str:
@@ -91,7 +91,7 @@ def side(system: System, way: str, folder: Path, environ: dict[str, str]) -> Sid
 def measure(
     system: System, way: str, kind: str, rounds: int, environ: dict[str, str]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Rounds in one environment, until one goes on: it is killed with all that belongs to it."""
+    """Rounds in one environment, until a step does not end: it is killed with its whole group."""
     done: list[dict[str, Any]] = []
     versions: dict[str, str] = {}
     while len(done) < rounds:
@@ -100,7 +100,7 @@ def measure(
             with side(system, way, folder, environ) as opened:
                 versions = opened.versions
                 while len(done) < rounds:
-                    page = folder / f"breath-{len(done)}"
+                    page = folder / f"stamps-{len(done)}"
                     done.append(one_round(opened, kind, page))
                     _tell(system, way, kind, done[-1])
                     if done[-1]["ended"] is None:
@@ -109,15 +109,15 @@ def measure(
 
 
 def one_round(side: Side, kind: str, path: Path) -> dict[str, Any]:
-    page = breath.new(path)
-    side.ask(start=kind, breath=str(path))
+    page = stamps.new(path)
+    side.ask(start=kind, stamps=str(path))
     side.answer()
     end = time.monotonic() + BEGIN_SECONDS
     while not (seen := page.read()).begun:
         if time.monotonic() > end:
             raise Cannot(f"the step did not begin in {BEGIN_SECONDS} s")
         time.sleep(0.01)
-    # At no fixed moment of whatever rhythm the system polls in.
+    # At a varying phase of the rhythm at which the system polls.
     time.sleep(0.5 + 2 * random.random())
     born = _born(seen)
     side.ask(stop=True)
@@ -134,8 +134,8 @@ def one_round(side: Side, kind: str, path: Path) -> dict[str, Any]:
     }
 
 
-def _watch(page: breath.Breath, kind: str, born: str) -> tuple[float | None, str]:
-    """When the step ended, and how that is known."""
+def _watch(page: stamps.StampPage, kind: str, born: str) -> tuple[float | None, str]:
+    """The moment at which the step ended, and the evidence."""
     deadline = time.monotonic() + report.WATCHED_SECONDS
     while (now := time.monotonic()) < deadline:
         seen = page.read()
@@ -149,8 +149,8 @@ def _watch(page: breath.Breath, kind: str, born: str) -> tuple[float | None, str
     return None, "goes on"
 
 
-def _born(seen: breath.Seen) -> str:
-    """The start time of the thread that breathes; empty once it is gone."""
+def _born(seen: stamps.Seen) -> str:
+    """The start time of the stamping thread; empty once it is gone."""
     try:
         stat = Path(f"/proc/{seen.pid}/task/{seen.thread}/stat").read_text("utf-8", "replace")
     except OSError:
@@ -159,7 +159,7 @@ def _born(seen: breath.Seen) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _begins_again(page: breath.Breath, begun: int) -> bool:
+def _begins_again(page: stamps.StampPage, begun: int) -> bool:
     time.sleep(AGAIN_SECONDS)
     return page.read().begun > begun
 
@@ -176,7 +176,7 @@ def measured(system: System, rounds: int, environ: dict[str, str]) -> dict[str, 
     try:
         for way, calls in system.ways.items():
             kinds: dict[str, Any] = {}
-            for kind in breath.KINDS:
+            for kind in stamps.KINDS:
                 kinds[kind], versions = measure(system, way, kind, rounds, environ)
             rows.append({"way": way, "calls": calls, "kinds": kinds})
     except (Cannot, environments.Missing) as error:

@@ -1,4 +1,4 @@
-"""What is measured: andon, its peers, and the limit of the databases themselves."""
+"""The measured systems: andon, its peers, and the limit of the databases themselves."""
 
 import sys
 from pathlib import Path
@@ -68,7 +68,7 @@ BY_KEY = {one.key: one for one in SYSTEMS}
 
 
 def chosen_systems(text: str) -> list[System]:
-    """Those that are named, by system or by product, and always the limits; all if none is."""
+    """The named ones, by system or by product, and always the limits; all if none is named."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [w for w in words if not any(w in (one.key, one.product) for one in SYSTEMS)]
     if unknown:

@@ -1,7 +1,7 @@
-"""W1 to W11: what is asked of every system, in which columns it is shown, and what is the target.
+"""W1 to W11: the requests to every system, the columns of the results, and the targets.
 
-Sizes are for two cores. Peers are given smaller numbers where a rate would be the same: nobody
-waits ten minutes for a row.
+Sizes are for two cores. Peers are given smaller numbers where a rate would be the same: no row
+should take ten minutes.
 """
 
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Target:
-    """What andon has to reach, on every store it has."""
+    """The value that andon has to reach, on every store it has."""
 
     workload: str
     text: str
@@ -100,11 +100,11 @@ W4 = Workload(
     "W4",
     "SIGKILL in the middle of an action on the outside",
     (
-        Column("resumed", "goes on after", "s", "less"),
+        Column("resumed", "resumes after", "s", "less"),
         Column("worst", "worst", "s", fold="worst"),
         Column("repeated", "actions repeated", "count", fold="sum"),
         Column("steps repeated", "finished steps repeated", "count", fold="sum"),
-        Column("by", "gone on with by", "word"),
+        Column("by", "resumed by", "word"),
     ),
     (Ask("recovery", {"steps": 5}),),
     blocks=2,
@@ -117,7 +117,7 @@ W5 = Workload(
         Column("exit", "exits after", "s"),
         Column("code", "with", "word"),
         Column("in flight", "the step in flight", "word"),
-        Column("elsewhere", "goes on after", "s"),
+        Column("elsewhere", "resumes after", "s"),
         Column("announced", "announced after", "ms"),
     ),
     (Ask("leaving"),),
@@ -230,11 +230,11 @@ TARGETS = (
     Target("W2", "≥ 25 % of the raw group commit", "rate", "at least", 0.25, "raw"),
     Target("W3", "starts sooner than with every peer", "start", "at least", 1, "peer"),
     Target("W3", "≥ 2,500 short runs/s", "rate", "at least", 2500),
-    Target("W4", "goes on in less than 0.1 s", "resumed", "less than", 0.1),
+    Target("W4", "resumes in less than 0.1 s", "resumed", "less than", 0.1),
     Target("W4", "no action repeated", "repeated", "at most", 0),
     Target("W4", "no finished step repeated", "steps repeated", "at most", 0),
     Target("W5", "exits within the grace", "exit", "at most", 2),
-    Target("W5", "the partial value is kept", "in flight", "same", "kept and gone on with"),
+    Target("W5", "the partial value is kept", "in flight", "same", "kept and resumed"),
     Target("W6", "async step in less than 20 ms", "async", "less than", 0.020),
     Target("W6", "sync step in less than 300 ms", "sync", "less than", 0.300),
     Target("W7", "storage grows linearly", "growth", "at most", 1.1),
@@ -246,7 +246,7 @@ TARGETS = (
 
 
 def chosen_workloads(text: str) -> list[Workload]:
-    """Those that are named; all if none is."""
+    """The named ones; all if none is named."""
     words = [word.strip().upper() for word in text.split(",") if word.strip()]
     names = [one.name for one in WORKLOADS]
     if unknown := [word for word in words if word not in names]:

@@ -14,7 +14,7 @@ DEBIAN_REDIS = ("redis-server", "redis-tools", "liblzf1", "libjemalloc2")
 
 
 class Missing(Exception):
-    """What this system needs cannot be had here; the message says why."""
+    """A requirement of this system is not available here; the message says which."""
 
 
 def python(name: str) -> Path:
@@ -33,7 +33,7 @@ def python(name: str) -> Path:
 
 
 def servers(name: str) -> dict[str, str]:
-    """Where the servers are that do not come with the Python packages."""
+    """The folder of the servers that do not come with the Python packages."""
     return {"restate": _restate, "celery": _redis}.get(name, dict)()
 
 

@@ -1,8 +1,8 @@
 """absurd on PostgreSQL: `cancel_task`.
 
 Its docs, "Cancellation": a running task notices that it was cancelled at its next checkpoint,
-heartbeat or wait for an event; a step in flight goes on until then. The step here knows nothing of
-that, as the code that agents call does not.
+heartbeat or wait for an event; a step in flight goes on until then. The step here makes none of
+these calls, like most code that agents call.
 """
 
 import asyncio
@@ -14,25 +14,25 @@ from typing import Any
 import absurdctl
 import psycopg
 from absurd_sdk import AsyncAbsurd
-from breath import async_step, blocked_step, deaf_step, sync_step
-from drive import Driver, Loop, main, spawn, until
+from driver import Driver, Loop, main, spawn, until
+from stamps import async_step, blocked_step, stubborn_step, sync_step
 
 URL = os.environ["STOPS_POSTGRES"]
 QUEUE = "stops"
-STEPS = {"async": async_step, "deaf": deaf_step, "sync": sync_step, "blocked": blocked_step}
+STEPS = {"async": async_step, "stubborn": stubborn_step, "sync": sync_step, "blocked": blocked_step}
 
 app = AsyncAbsurd(URL, queue_name=QUEUE)
 
 
 @app.register_task(name="run")
 async def run(given: Any, ctx: Any) -> None:
-    kind, breath = given
+    kind, stamps = given
 
     async def step() -> Any:
         call = STEPS[kind]
-        if kind in ("async", "deaf"):
-            return await call(breath)  # type: ignore[misc]
-        return await asyncio.to_thread(call, breath)
+        if kind in ("async", "stubborn"):
+            return await call(stamps)  # type: ignore[misc]
+        return await asyncio.to_thread(call, stamps)
 
     await ctx.step("step", step)
 
@@ -51,8 +51,8 @@ class OnAbsurd(Driver):
         self.loop = Loop()
         return {"absurd-sdk": version("absurd-sdk")}
 
-    def start(self, kind: str, breath: str) -> Any:
-        return self.loop.run(app.spawn("run", [kind, breath]))["task_id"]
+    def start(self, kind: str, stamps: str) -> Any:
+        return self.loop.run(app.spawn("run", [kind, stamps]))["task_id"]
 
     def stop(self, run: Any) -> None:
         self.loop.run(app.cancel_task(str(run)))

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import breath
-from drive import Driver, main, spawn, until
+import stamps
+from driver import Driver, main, spawn, until
 
 import andon
 from andon.control.runs.surroundings import Surroundings
@@ -29,32 +29,32 @@ CLOSE_SECONDS = 5
 
 @andon.agent(name="async")
 async def async_(ctx: andon.Context, path: str) -> str:
-    return await ctx.step(breath.async_step, path)
+    return await ctx.step(stamps.async_step, path)
 
 
-@andon.agent(name="deaf")
-async def deaf_(ctx: andon.Context, path: str) -> str:
-    return await ctx.step(breath.deaf_step, path)
+@andon.agent(name="stubborn")
+async def stubborn_(ctx: andon.Context, path: str) -> str:
+    return await ctx.step(stamps.stubborn_step, path)
 
 
 @andon.agent(name="sync")
 async def sync_(ctx: andon.Context, path: str) -> str:
-    return await ctx.step(breath.sync_step, path, process=True)
+    return await ctx.step(stamps.sync_step, path, process=True)
 
 
 @andon.agent(name="blocked")
 async def blocked_(ctx: andon.Context, path: str) -> str:
-    return await ctx.step(breath.blocked_step, path, process=True)
+    return await ctx.step(stamps.blocked_step, path, process=True)
 
 
 @andon.agent(name="sync-thread")
 async def sync_thread(ctx: andon.Context, path: str) -> str:
-    return await ctx.step(breath.sync_step, path)
+    return await ctx.step(stamps.sync_step, path)
 
 
 @andon.agent(name="blocked-thread")
 async def blocked_thread(ctx: andon.Context, path: str) -> str:
-    return await ctx.step(breath.blocked_step, path)
+    return await ctx.step(stamps.blocked_step, path)
 
 
 class OnAndon(Driver):

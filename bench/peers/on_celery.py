@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import servers
-from breath import async_step, blocked_step, deaf_step, sync_step
 from celery import Celery
-from drive import Driver, main, spawn, until
+from driver import Driver, main, spawn, until
+from stamps import async_step, blocked_step, stubborn_step, sync_step
 
 URL = os.environ.get("STOPS_REDIS", "")
 app = Celery("on_celery", broker=URL, backend=URL)
@@ -23,23 +23,23 @@ app.conf.update(task_track_started=True, worker_hijack_root_logger=False)
 
 
 @app.task(name="async")
-def async_(breath: str) -> str:
-    return asyncio.run(async_step(breath))
+def async_(stamps: str) -> str:
+    return asyncio.run(async_step(stamps))
 
 
-@app.task(name="deaf")
-def deaf_(breath: str) -> str:
-    return asyncio.run(deaf_step(breath))
+@app.task(name="stubborn")
+def stubborn_(stamps: str) -> str:
+    return asyncio.run(stubborn_step(stamps))
 
 
 @app.task(name="sync")
-def sync_(breath: str) -> str:
-    return sync_step(breath)
+def sync_(stamps: str) -> str:
+    return sync_step(stamps)
 
 
 @app.task(name="blocked")
-def blocked_(breath: str) -> str:
-    return blocked_step(breath)
+def blocked_(stamps: str) -> str:
+    return blocked_step(stamps)
 
 
 class OnCelery(Driver):
@@ -62,8 +62,8 @@ class OnCelery(Driver):
         until(lambda: app.control.ping(timeout=0.5), "Celery's worker", worker)
         return {"celery": version("celery"), "redis": redis}
 
-    def start(self, kind: str, breath: str) -> Any:
-        return app.tasks[kind].apply_async((breath,))
+    def start(self, kind: str, stamps: str) -> Any:
+        return app.tasks[kind].apply_async((stamps,))
 
     def stop(self, run: Any) -> None:
         run.revoke(terminate=True, signal=self.way)

@@ -11,51 +11,51 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from breath import async_step, blocked_step, deaf_step, sync_step
 from dbos import DBOS, DBOSClient
-from drive import Driver, main, spawn, until
+from driver import Driver, main, spawn, until
+from stamps import async_step, blocked_step, stubborn_step, sync_step
 
 URL = os.environ["STOPS_POSTGRES"]
 
 
 @DBOS.step(preemptible=True)
-async def async_(breath: str) -> str:
-    return await async_step(breath)
+async def async_(stamps: str) -> str:
+    return await async_step(stamps)
 
 
 @DBOS.step(preemptible=True)
-async def deaf_(breath: str) -> str:
-    return await deaf_step(breath)
+async def stubborn_(stamps: str) -> str:
+    return await stubborn_step(stamps)
 
 
 @DBOS.step()
-def sync_(breath: str) -> str:
-    return sync_step(breath)
+def sync_(stamps: str) -> str:
+    return sync_step(stamps)
 
 
 @DBOS.step()
-def blocked_(breath: str) -> str:
-    return blocked_step(breath)
+def blocked_(stamps: str) -> str:
+    return blocked_step(stamps)
 
 
 @DBOS.workflow(name="async")
-async def async_run(breath: str) -> str:
-    return await async_(breath)
+async def async_run(stamps: str) -> str:
+    return await async_(stamps)
 
 
-@DBOS.workflow(name="deaf")
-async def deaf_run(breath: str) -> str:
-    return await deaf_(breath)
+@DBOS.workflow(name="stubborn")
+async def stubborn_run(stamps: str) -> str:
+    return await stubborn_(stamps)
 
 
 @DBOS.workflow(name="sync")
-def sync_run(breath: str) -> str:
-    return sync_(breath)
+def sync_run(stamps: str) -> str:
+    return sync_(stamps)
 
 
 @DBOS.workflow(name="blocked")
-def blocked_run(breath: str) -> str:
-    return blocked_(breath)
+def blocked_run(stamps: str) -> str:
+    return blocked_(stamps)
 
 
 class Dbos(Driver):
@@ -68,9 +68,9 @@ class Dbos(Driver):
         self.client = DBOSClient(system_database_url=URL)
         return {"dbos": version("dbos")}
 
-    def start(self, kind: str, breath: str) -> Any:
+    def start(self, kind: str, stamps: str) -> Any:
         options: Any = {"queue_name": "stops", "workflow_name": kind, "app_version": "1"}
-        return self.client.enqueue(options, breath)
+        return self.client.enqueue(options, stamps)
 
     def stop(self, run: Any) -> None:
         self.client.cancel_workflow(run.workflow_id)

@@ -11,37 +11,37 @@ import asyncio
 from importlib.metadata import version
 from typing import Any, TypedDict
 
-from breath import async_step, blocked_step, deaf_step, sync_step
-from drive import Driver, Loop, main
+from driver import Driver, Loop, main
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
+from stamps import async_step, blocked_step, stubborn_step, sync_step
 
 
 class State(TypedDict):
-    breath: str
+    stamps: str
 
 
 async def async_node(state: State) -> State:
-    await async_step(state["breath"])
+    await async_step(state["stamps"])
     return state
 
 
-async def deaf_node(state: State) -> State:
-    await deaf_step(state["breath"])
+async def stubborn_node(state: State) -> State:
+    await stubborn_step(state["stamps"])
     return state
 
 
 def sync_node(state: State) -> State:
-    sync_step(state["breath"])
+    sync_step(state["stamps"])
     return state
 
 
 def blocked_node(state: State) -> State:
-    blocked_step(state["breath"])
+    blocked_step(state["stamps"])
     return state
 
 
-NODES = {"async": async_node, "deaf": deaf_node, "sync": sync_node, "blocked": blocked_node}
+NODES = {"async": async_node, "stubborn": stubborn_node, "sync": sync_node, "blocked": blocked_node}
 
 
 class LangGraph(Driver):
@@ -54,16 +54,16 @@ class LangGraph(Driver):
         self.saver = self.loop.run(self.opened.__aenter__())
         return {"langgraph": version("langgraph")}
 
-    def start(self, kind: str, breath: str) -> Any:
+    def start(self, kind: str, stamps: str) -> Any:
         graph = StateGraph(State)
         graph.add_node("step", NODES[kind])
         graph.add_edge(START, "step")
         graph.add_edge("step", END)
         ready = graph.compile(checkpointer=self.saver)
-        config: Any = {"configurable": {"thread_id": breath}}
+        config: Any = {"configurable": {"thread_id": stamps}}
 
         async def begin() -> "asyncio.Task[Any]":
-            return asyncio.create_task(ready.ainvoke({"breath": breath}, config))
+            return asyncio.create_task(ready.ainvoke({"stamps": stamps}, config))
 
         return self.loop.run(begin())
 

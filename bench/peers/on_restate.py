@@ -14,31 +14,31 @@ from typing import Any
 
 import restate
 import servers
-from breath import async_step, blocked_step, deaf_step, sync_step
-from drive import Driver, free_port, main, spawn, until
+from driver import Driver, free_port, main, spawn, until
 from servers import ask
+from stamps import async_step, blocked_step, stubborn_step, sync_step
 
 service = restate.Service("stops")
 
 
 @service.handler(name="async")
-async def async_(ctx: restate.Context, breath: str) -> str:
-    return await ctx.run_typed("step", async_step, path=breath)
+async def async_(ctx: restate.Context, stamps: str) -> str:
+    return await ctx.run_typed("step", async_step, path=stamps)
 
 
-@service.handler(name="deaf")
-async def deaf_(ctx: restate.Context, breath: str) -> str:
-    return await ctx.run_typed("step", deaf_step, path=breath)
+@service.handler(name="stubborn")
+async def stubborn_(ctx: restate.Context, stamps: str) -> str:
+    return await ctx.run_typed("step", stubborn_step, path=stamps)
 
 
 @service.handler(name="sync")
-async def sync_(ctx: restate.Context, breath: str) -> str:
-    return await ctx.run_typed("step", sync_step, path=breath)
+async def sync_(ctx: restate.Context, stamps: str) -> str:
+    return await ctx.run_typed("step", sync_step, path=stamps)
 
 
 @service.handler(name="blocked")
-async def blocked_(ctx: restate.Context, breath: str) -> str:
-    return await ctx.run_typed("step", blocked_step, path=breath)
+async def blocked_(ctx: restate.Context, stamps: str) -> str:
+    return await ctx.run_typed("step", blocked_step, path=stamps)
 
 
 app = restate.app([service])
@@ -62,9 +62,9 @@ class OnRestate(Driver):
             "restate-server": os.environ["STOPS_RESTATE_VERSION"],
         }
 
-    def start(self, kind: str, breath: str) -> Any:
+    def start(self, kind: str, stamps: str) -> Any:
         send = f"{self.ingress}/stops/{kind}/send"
-        return until(lambda: ask("POST", send, breath)[1]["invocationId"], "the invocation")
+        return until(lambda: ask("POST", send, stamps)[1]["invocationId"], "the invocation")
 
     def stop(self, run: Any) -> None:
         status, answer = ask("PATCH", f"{self.admin}/invocations/{run}/{self.way}")

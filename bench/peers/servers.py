@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from drive import free_port, spawn, until
+from driver import free_port, spawn, until
 
 
 def ask(method: str, url: str, body: Any = None) -> tuple[int, Any]:
@@ -25,7 +25,7 @@ def ask(method: str, url: str, body: Any = None) -> tuple[int, Any]:
 
 
 def restate(folder: Path) -> tuple[str, str]:
-    """Restate's server; answers the addresses of its admin API and of its ingress."""
+    """Restate's server; returns the addresses of its admin API and of its ingress."""
     admin, ingress, fabric = (free_port() for _ in range(3))
     address = f"http://127.0.0.1:{admin}"
     server = spawn(
@@ -44,7 +44,7 @@ def restate(folder: Path) -> tuple[str, str]:
 
 
 def redis(folder: Path, *options: str) -> tuple[str, str]:
-    """Redis from Debian; answers its URL and its version."""
+    """Redis from Debian; returns its URL and its version."""
     server = Path(os.environ["STOPS_REDIS_SERVER"])
     environ = {"LD_LIBRARY_PATH": os.environ["STOPS_REDIS_LIBRARIES"]}
     port = free_port()
@@ -60,7 +60,7 @@ def redis(folder: Path, *options: str) -> tuple[str, str]:
 
 
 def temporal(folder: Path) -> tuple[str, "subprocess.Popen[bytes]"]:
-    """Temporal's development server on a file; answers its address, before it listens."""
+    """Temporal's development server on a file; returns its address, before it listens."""
     program = Path(sys.executable).with_name("temporal")
     port = str(free_port())
     options = ["--headless", "--log-level", "error", "--db-filename", folder / "temporal.db"]

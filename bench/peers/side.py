@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from bench.peers.drive import die_with_parent
+from bench.peers.driver import die_with_parent
 
 ANSWER_SECONDS = 90
 CLOSE_SECONDS = 10
@@ -22,7 +22,7 @@ class Cannot(Exception):
 
 
 class Side:
-    """The driver of one system in its own environment, and all it has started."""
+    """The driver of one system in its own environment, and all processes it has started."""
 
     def __init__(self, command: list[str | Path], folder: Path, environ: dict[str, str]) -> None:
         self._log = folder / "driver.log"
@@ -62,7 +62,7 @@ class Side:
         self._end_what_is_left()
 
     def _end_what_is_left(self) -> None:
-        """Whoever left the driver's process group still carries the mark that it was given."""
+        """A process that left the driver's process group still carries the driver's mark."""
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
                 if self._mark.encode() in path.read_bytes().split(b"\0"):

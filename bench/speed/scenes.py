@@ -1,9 +1,9 @@
-"""What the runs do that are measured: the same steps in every system.
+"""The steps of the measured runs: the same in every system.
 
 Standard library only: this runs inside every system's own environment. A scene is a list of steps,
-each a name and its arguments, so that a system needs one program that executes a list. What happens
-is noted in a file that is read from outside: a line for each note, with the clock that all
-processes share.
+each a name and its arguments, so that a system needs one program that executes a list. Each event
+is noted in a file that the driver reads: a line for each note, with the clock that all processes
+share.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def done(key: str) -> None:
 
 def result(key: str, number: int) -> dict[str, Any]:
     """A step that costs nothing and returns 1 KB."""
-    if NOTES_STEPS or key.startswith("crash"):  # there it is counted how often they happen
+    if NOTES_STEPS or key.startswith("crash"):  # counted there: how often the actions happen
         note(f"step-{key}")
     else:
         STAMPS[key].append(time.monotonic())
@@ -85,7 +85,7 @@ def go_on(key: str) -> None:
 
 
 async def act(key: str) -> None:
-    """It acts on the outside, and is killed before anybody knows."""
+    """It acts outside, and is killed before its result is known."""
     again = noted(f"acted-{key}")
     note(f"acted-{key}")
     if not again:
@@ -95,7 +95,7 @@ async def act(key: str) -> None:
 async def write(
     key: str, begun_at: int = 0, keep: Callable[[int], Any] = lambda count: None
 ) -> int:
-    """Five seconds of work in fifty parts; `keep` saves how far it is, where a system can."""
+    """Five seconds of work in fifty parts; `keep` saves the progress, where a system can."""
     note(f"writing-{key}", str(begun_at))
     for count in range(begun_at, WORDS):
         await asyncio.sleep(WORD_SECONDS)
@@ -112,7 +112,7 @@ async def stay(key: str, keep: Callable[[int], Any] = lambda count: None) -> Non
 
 
 def resting(key: str) -> None:
-    """Said before a run waits for something that never comes."""
+    """Noted before a run waits for something that never comes."""
     note(f"resting-{key}")
 
 

@@ -16,7 +16,7 @@ import absurdctl
 import psycopg
 import scenes
 from absurd_sdk import AsyncAbsurd
-from serving import Absent, Loop, System, concurrency, main
+from system import Absent, Loop, System, concurrency, main
 
 QUEUE = "bench"
 POLL_SECONDS = 0.005

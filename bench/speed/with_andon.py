@@ -1,7 +1,7 @@
 """andon: workers are `andon work`, runs are started by `andon.Client`.
 
-The action on the outside is an effect that can be asked for (`probe`), the long step keeps how far
-it is (`ctx.checkpoint`), the grace period is set with `--grace`. Everything else is as it comes.
+The outside action is an effect with a `probe`, the long step saves its progress (`ctx.checkpoint`),
+the grace period is set with `--grace`. Everything else is the default.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import psycopg
 import scenes
-from serving import GRACE_SECONDS, Loop, System, main, up
+from system import GRACE_SECONDS, Loop, System, main, up
 
 import andon
 from andon.cli.version import VERSION
@@ -52,7 +52,7 @@ async def run(ctx: andon.Context, scene: str, key: str, count: int = 1) -> None:
     commits = len(COMMITS)
     async with ctx.together() if scene == "loop" else contextlib.nullcontext():
         await play(ctx, scene, key, count, write)
-    if scene != "short":  # whose notes are a part of what it costs
+    if scene != "short":  # whose notes are a part of its cost
         scenes.note(f"commits-{key}", str(len(COMMITS) - commits))
     scenes.done(key)
 
@@ -99,8 +99,8 @@ class Andon(System):
         return {"announced": json.loads(ended.drain)["announced_after"]}
 
     def effects(self, count: int) -> dict[str, Any]:
-        """A loop of steps, and one of a step and an effect: what the effects add."""
-        self._looped("steps", count)  # what else a new worker and a new database have to write
+        """A loop of steps, and one of a step and an effect: the cost that the effects add."""
+        self._looped("steps", count)  # other first writes of a new worker and a new database
         steps, turns = self._looped("steps", count), self._looped("loop", count)
         step, turn = steps["gap"], turns["gap"]
         return {

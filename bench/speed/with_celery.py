@@ -18,8 +18,8 @@ import scenes
 import servers
 from celery import Celery, chain
 from celery.signals import worker_ready
-from drive import until
-from serving import GRACE_SECONDS, Absent, System, main
+from driver import until
+from system import GRACE_SECONDS, Absent, System, main
 
 VISIBILITY_SECONDS = 5
 PROCESSES = 2  # one for each core

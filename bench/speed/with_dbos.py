@@ -23,7 +23,7 @@ if sqlite3.sqlite_version_info < (3, 42):
 
 import scenes
 from dbos import DBOS, DBOSClient
-from serving import GRACE_SECONDS, System, main
+from system import GRACE_SECONDS, System, main
 
 POLL_SECONDS = 0.01
 

@@ -22,7 +22,7 @@ import scenes
 from langgraph.errors import GraphDrained
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import RunControl
-from serving import Absent, System, main
+from system import Absent, System, main
 
 
 class State(TypedDict):

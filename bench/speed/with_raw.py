@@ -1,7 +1,7 @@
-"""The physical limit: the least that a durable system has to do, on the same database and disk.
+"""The physical limit: the least work of a durable system, on the same database and disk.
 
 A step is one row of 1 KB, found by its run and number, in its own durable commit; many runs share
-the commit of whatever waits (one statement, no timer); a start is an insert and the claim that
+the commit of all waiting steps (one statement, no timer); a start is an insert and the claim that
 finds it. No fence, no journal, no replay, no agent. docs/decisions/0018 says why the row has a key.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 import psycopg
 from scenes import RESULT
-from serving import Absent, System, main
+from system import Absent, System, main
 
 Row = tuple[str, int, str]
 
@@ -86,7 +86,7 @@ class PostgresTable:
 
 
 class GroupCommit:
-    """One thread that writes whatever waits."""
+    """One thread that writes all waiting steps."""
 
     def __init__(self, write: Callable[[list[Row]], None]) -> None:
         self._write, self._loop = write, asyncio.get_running_loop()

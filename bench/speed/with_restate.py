@@ -17,9 +17,9 @@ import aiohttp
 import restate
 import scenes
 import servers
-from drive import until
-from outside import group_of
-from serving import Loop, System, main, up
+from driver import until
+from resources import group_of
+from system import Loop, System, main, up
 
 AT_ONCE = 50
 GRACEFUL_SECONDS = 30

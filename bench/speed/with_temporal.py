@@ -25,9 +25,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 with workflow.unsafe.imports_passed_through():
     import scenes
     import servers
-    from drive import until
-    from outside import sqlite_bytes
-    from serving import GRACE_SECONDS, Absent, Loop, System, main
+    from driver import until
+    from resources import sqlite_bytes
+    from system import GRACE_SECONDS, Absent, Loop, System, main
 
 QUEUE = "bench"
 LOCAL = os.environ.get("BENCH_STORE") == "local"

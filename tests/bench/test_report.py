@@ -7,7 +7,11 @@ from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import pytest
-from bench.judging import (
+from bench.peers.environments import Missing
+from bench.peers.side import Side
+from bench.rounds import Measuring
+from bench.systems import BY_KEY, SYSTEMS, System, chosen_systems
+from bench.verdicts import (
     Results,
     Sample,
     against_raw,
@@ -17,10 +21,6 @@ from bench.judging import (
     judge,
     median_of_rounds,
 )
-from bench.measuring import Measuring
-from bench.peers.environments import Missing
-from bench.peers.side import Side
-from bench.systems import BY_KEY, SYSTEMS, System, chosen_systems
 from bench.workloads import (
     TARGETS,
     W1,
@@ -150,13 +150,13 @@ def test_one_round_that_lost_its_partial_value_is_seen() -> None:
     def left(number: int, word: str) -> Sample:
         return Sample("W5", "andon-sqlite", number, {"exit": 1.0, "in flight": word})
 
-    kept = [left(number, "kept and gone on with") for number in range(2)]
+    kept = [left(number, "kept and resumed") for number in range(2)]
     assert verdict(results(*kept), "partial value") == "met"
     mixed = results(*kept, left(2, "lost"))
     assert verdict(mixed, "partial value") == "missed"
     column = next(one for one in W5.columns if one.measure == "in flight")
     assert figure(mixed, "W5", "andon-sqlite", column) == (
-        "kept and gone on with (2 of 3), lost (1 of 3)"
+        "kept and resumed (2 of 3), lost (1 of 3)"
     )
 
 

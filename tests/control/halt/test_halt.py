@@ -1,4 +1,4 @@
-"""`andon halt`: workers without a supervisor, programs that use andon as a library, and the store."""
+"""`andon halt`: workers without a supervisor, programs that embed andon, and the store."""
 
 import json
 import os

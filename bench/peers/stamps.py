@@ -1,8 +1,8 @@
-"""The step that is stopped, the same for every system, and the file in which it breathes.
+"""The step that is stopped, the same for every system, and the page it stamps with the clock.
 
 Standard library only: this runs inside every system's own environment. A step knows nothing of
-stops: it stamps the clock into a shared page each 5 ms until something ends it. The page also says
-who breathes (process and thread) and whether the step was left in an orderly way.
+stops: it stamps the clock into a shared page each 5 ms until it is ended. The page also holds the
+process and thread of the step, and whether it was left in an orderly way.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ from typing import NamedTuple
 
 EVERY_SECONDS = 0.005
 BLOCKED_SECONDS = 30
-KINDS = ("async", "deaf", "sync", "blocked")
+KINDS = ("async", "stubborn", "sync", "blocked")
 PAGE = struct.Struct("=ddQQQQ")
 
 
 class Seen(NamedTuple):
     stamped: float  # the last stamp; CLOCK_MONOTONIC, one clock for all processes
-    left: float  # when the step was left, 0 while it is not
+    left: float  # when the step was left, 0 while it runs
     stamps: int
     begun: int
     pid: int
     thread: int
 
 
-class Breath:
+class StampPage:
     def __init__(self, path: str) -> None:
         with Path(path).open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), PAGE.size)
@@ -55,35 +55,35 @@ class Breath:
         self._put("left", now)
 
     def _put(self, name: str, value: float) -> None:
-        """Write one field at once; pack_into would show its reader zeros for a moment."""
+        """Writes one field at once; pack_into would show its reader zeros for a moment."""
         at = Seen._fields.index(name)
         self._page[8 * at : 8 * at + 8] = struct.pack(f"={PAGE.format[1 + at]}", value)
 
 
-def new(path: Path) -> Breath:
+def new(path: Path) -> StampPage:
     path.write_bytes(bytes(PAGE.size))
-    return Breath(str(path))
+    return StampPage(str(path))
 
 
 async def async_step(path: str, beat: Callable[[], None] = lambda: None) -> str:
-    breath = Breath(path)
-    breath.begin()
+    stamps = StampPage(path)
+    stamps.begin()
     try:
         while True:
-            breath.stamp()
+            stamps.stamp()
             beat()
             await asyncio.sleep(EVERY_SECONDS)
     finally:
-        breath.leave()
+        stamps.leave()
 
 
-async def deaf_step(path: str, beat: Callable[[], None] = lambda: None) -> str:
+async def stubborn_step(path: str, beat: Callable[[], None] = lambda: None) -> str:
     """Tries again whatever happens, its own cancellation included."""
-    breath = Breath(path)
-    breath.begin()
+    stamps = StampPage(path)
+    stamps.begin()
     while True:
         try:
-            breath.stamp()
+            stamps.stamp()
             beat()
             await asyncio.sleep(EVERY_SECONDS)
         except BaseException:  # noqa: BLE001
@@ -91,23 +91,23 @@ async def deaf_step(path: str, beat: Callable[[], None] = lambda: None) -> str:
 
 
 def sync_step(path: str, beat: Callable[[], None] = lambda: None) -> str:
-    breath = Breath(path)
-    breath.begin()
+    stamps = StampPage(path)
+    stamps.begin()
     try:
         while True:
-            breath.stamp()
+            stamps.stamp()
             beat()
             time.sleep(EVERY_SECONDS)
     finally:
-        breath.leave()
+        stamps.leave()
 
 
 def blocked_step(path: str) -> str:
     """One call into C that returns by itself after 30 s, as a driver waiting for a socket does."""
-    breath = Breath(path)
-    breath.begin()
+    stamps = StampPage(path)
+    stamps.begin()
     try:
         time.sleep(BLOCKED_SECONDS)
     finally:
-        breath.leave()
+        stamps.leave()
     return "slept"

@@ -1,6 +1,6 @@
 """One system's side of the measurement: JSON lines on stdin and stdout, inside its environment.
 
-    {"start": KIND, "breath": PATH}  →  {"started": ID}
+    {"start": KIND, "stamps": PATH}  →  {"started": ID}
     {"stop": true}                   →  {"asked": T, "returned": T}, then {"said": WORD, "at": T}
 
 Standard library only. The request is made from a connected, warm client, so that no system pays
@@ -34,18 +34,18 @@ class Cannot(Exception):
 
 
 class Driver:
-    """What each system has to say for itself."""
+    """The operations that each system implements."""
 
-    ended: tuple[str, ...] = ()  # the words with which it says that the run is over
+    ended: tuple[str, ...] = ()  # its own words for a run that is over
 
     def __init__(self, folder: Path, way: str) -> None:
         self.folder, self.way = folder, way
 
     def open(self) -> dict[str, str]:
-        """Start servers and workers; answer with the versions of what was started."""
+        """Starts servers and workers; returns the versions of everything started."""
         raise NotImplementedError
 
-    def start(self, kind: str, breath: str) -> Any:
+    def start(self, kind: str, stamps: str) -> Any:
         raise NotImplementedError
 
     def stop(self, run: Any) -> None:
@@ -56,7 +56,7 @@ class Driver:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End in an orderly way what would leave something behind if it were killed."""
+        """Ends everything that would leave something behind if it were killed."""
 
 
 class Loop:
@@ -78,8 +78,10 @@ def spawn(
     handed: tuple[int, ...] = (),
     **environ: str,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that dies with this one; `apart`: in a process group of its own;
-    `handed`: with these open files."""
+    """Starts a program that dies with this one.
+
+    `apart`: in a process group of its own; `handed`: with these open files.
+    """
     log = folder / f"{Path(command[0]).name}-{len(LOGS)}.log"
     LOGS.append(log)
     with log.open("wb") as output:
@@ -107,7 +109,7 @@ def free_port() -> int:
 
 
 def until(claim: Callable[[], Any], what: str, process: Any = None) -> Any:
-    """Wait for a claim; an error it raises means not yet."""
+    """Waits for a condition; an error it raises means not yet."""
     end, last = time.monotonic() + START_SECONDS, ""
     while time.monotonic() < end:
         try:
@@ -134,7 +136,7 @@ def main(kind: Any, serve: "Callable[[Any, Answer], None] | None" = None) -> Non
     parser.add_argument("folder", type=Path)
     parser.add_argument("way")
     options = parser.parse_args()
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a system prints is not an answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # output of a system is not an answer
 
     def answer(**values: Any) -> None:
         answers.write(json.dumps(values) + "\n")
@@ -158,7 +160,7 @@ def _serve(driver: Driver, answer: Answer) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "start" in request:
-            run = driver.start(request["start"], request["breath"])
+            run = driver.start(request["start"], request["stamps"])
             answer(started=str(run))
         else:
             asked = time.monotonic()

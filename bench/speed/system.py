@@ -21,10 +21,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from drive import Cannot, spawn
-from drive import main as answer_questions
-from noting import LIMIT_SECONDS, Log
-from outside import group_of, kill, postgres_bytes, processes, resident, sqlite_bytes
+from driver import Cannot, spawn
+from driver import main as answer_questions
+from notes import LIMIT_SECONDS, Log
+from resources import group_of, kill, postgres_bytes, processes, resident, sqlite_bytes
 from scenes import note
 
 LONG_SECONDS = 800
@@ -36,12 +36,15 @@ SETTLE_SECONDS = 3.0  # by then every system's leases of a dead worker have ende
 
 
 class Absent(Exception):
-    """The system has no such thing; the message says what it lacks."""
+    """The system has no such feature; the message says which."""
 
 
 class Loop:
-    """An event loop for an asynchronous client. It turns on the caller's own thread, as that of a
-    program that awaits the call: another thread would add two switches to every enqueue."""
+    """An event loop for an asynchronous client.
+
+    It turns on the caller's own thread, as that of a program that awaits the call: another thread
+    would add two switches to every enqueue.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -49,7 +52,7 @@ class Loop:
         signal.signal(signal.SIGALRM, _over)
 
     def run(self, *works: Coroutine[Any, Any, Any]) -> Any:
-        """All at once, or the one there is without ado; what it answers."""
+        """Runs all at once, or a single one directly; returns the results."""
         signal.alarm(LIMIT_SECONDS)
         try:
             return self._loop.run_until_complete(self._timed(works))
@@ -68,9 +71,9 @@ def _over(*_: Any) -> None:
 
 
 class System:
-    """What each system has to say for itself, and what is measured of it."""
+    """The operations that each system implements, and the measurements."""
 
-    standby = True  # another live worker goes on with the runs of a dead one
+    standby = True  # another live worker resumes the runs of a dead one
     program = ""  # the file of its driver
     loop: Loop | None = None  # if its client is asynchronous
 
@@ -85,17 +88,17 @@ class System:
         self.serves = (0, 0)
         self._numbers = itertools.count()
 
-    # ── what a system says ────────────────────────────────────────────────────────────────────
+    # ── implemented by each system ────────────────────────────────────────────────────────────
 
     def open(self) -> dict[str, str]:
-        """Start its servers; answer with the versions of everything."""
+        """Starts its servers; returns the versions of everything."""
         raise NotImplementedError
 
     def close(self) -> None:
         self.dismiss()
 
     def submit(self, scene: str, runs: list[list[Any]]) -> None:
-        """Hand runs over, as quickly as its client can; each is a key and the scene's numbers."""
+        """Enqueues runs, as quickly as its client can; each is a key and the scene's numbers."""
         raise NotImplementedError
 
     def worker(self, concurrency: int) -> "subprocess.Popen[bytes]":
@@ -112,7 +115,7 @@ class System:
         )
 
     def copies(self) -> Any:
-        """What a finished run is made of (filling.py); one was executed just before."""
+        """The rows of a finished run (copies.py); one was executed just before."""
         raise Absent("its finished runs cannot be written with SQL")
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────
@@ -121,7 +124,7 @@ class System:
         return spawn([*command], self.folder, apart=True, **environ)
 
     def serve(self, workers: int = 1, concurrency: int = 10) -> None:
-        """Exactly so many workers; those there are stay if they are the right ones."""
+        """Exactly so many workers; existing ones stay if they are the right ones."""
         if self.serves == (workers, concurrency) and all(
             one.poll() is None for one in self.workers
         ):
@@ -161,7 +164,7 @@ class System:
         self.submit(scene, [[key, *numbers]])
         return key
 
-    # ── what is measured ──────────────────────────────────────────────────────────────────────
+    # ── measurements ──────────────────────────────────────────────────────────────────────────
 
     def steps(self, count: int, scene: str = "steps") -> dict[str, Any]:
         """Durable steps of one run, one after the other: between the bodies of two of them."""
@@ -193,7 +196,7 @@ class System:
         self.serve()
         starts, calls = [], []
         for _ in range(count):
-            # At no fixed moment of whatever rhythm the system polls in.
+            # At a varying phase of the rhythm at which the system polls.
             time.sleep(random.uniform(0.02, 0.15))
             asked = time.monotonic()
             key = self.begin("short")
@@ -216,7 +219,7 @@ class System:
         return {"rate": count / (max(one.at for one in done.values()) - asked)}
 
     def recovery(self, steps: int) -> dict[str, Any]:
-        """SIGKILL in the middle of an action on the outside, until the run goes on."""
+        """SIGKILL in the middle of an outside action, until the run is resumed."""
         self.serve(workers=2 if self.standby else 1)
         key = self.begin("crash", steps)
         acted = self.log.wait({f"acted-{key}"})[f"acted-{key}"]
@@ -239,7 +242,7 @@ class System:
         }
 
     def fell(self, pid: int) -> None:
-        """SIGKILL to the worker that has this process, with all that belongs to it."""
+        """SIGKILL to the worker of this process, with all processes that belong to it."""
         victim = self.holder(pid)
         kill(victim)
         self.workers.remove(victim)
@@ -273,13 +276,13 @@ class System:
         while len(writings := self.log.of(f"writing-{key}")) < 2 and time.monotonic() < end:
             time.sleep(0.001)
         if len(writings) < 2:
-            return {**found, "in flight": f"not gone on with in {AGAIN_SECONDS} s"}
+            return {**found, "in flight": f"not resumed in {AGAIN_SECONDS} s"}
         kept = int(writings[1].text) > 0
-        word = "kept and gone on with" if kept else "lost"
+        word = "kept and resumed" if kept else "lost"
         return {**found, "in flight": word, "elsewhere": writings[1].at - asked}
 
     def left_behind(self, leaver: "subprocess.Popen[bytes]") -> dict[str, Any]:
-        """What else a system tells about a worker that has left."""
+        """Other information of a system about a worker that has left."""
         return {}
 
     def storage(self, steps: int, messages: int) -> dict[str, Any]:
@@ -299,13 +302,13 @@ class System:
         }
 
     def fill(self, count: int) -> None:
-        """So many finished runs beside those there are."""
+        """So many finished runs beside the existing ones."""
         self.serve()
         key = self.begin("tiny")
         self.log.wait({f"done-{key}"})
         time.sleep(WRITTEN_SECONDS)
         self.dismiss()
-        program = Path(__file__).with_name("filling.py")
+        program = Path(__file__).with_name("copies.py")
         place = str(self.sqlite) if self.store == "sqlite" else self.postgres
         given = [self.store, place, json.dumps(self.copies()), str(count)]
         done = subprocess.run(
@@ -315,7 +318,7 @@ class System:
             raise Cannot(f"finished runs could not be written: {done.stderr[-300:]}")
 
     def resume(self, steps: int) -> dict[str, Any]:
-        """A new worker goes on with a run that has so many finished steps."""
+        """A new worker resumes a run that has so many finished steps."""
         self.serve()
         key = self.begin("crash", steps)
         self.log.wait({f"acted-{key}"}, LONG_SECONDS)
@@ -330,9 +333,10 @@ class System:
         return {"resume": max(0.0, again.at - loaded.at)}
 
     def suspended(self, count: int) -> dict[str, Any]:
-        """What the worker's processes grow by, for each run that waits for an event.
+        """The growth of the worker's processes, for each run that waits for an event.
 
-        Beyond twice as many others: what those needed until they waited is there to be used again.
+        Beyond twice as many others: memory that those needed until they waited is there to be used
+        again.
         """
         return {"suspended": self._grown("rest", "resting", count, count, count)}
 
@@ -341,7 +345,7 @@ class System:
         return {"running": self._grown("busy", "staying", FIRST_FEW, count)}
 
     def _grown(self, scene: str, word: str, *batches: int) -> float:
-        """By the last batch; those before it bring along what all have in common."""
+        """By the last batch; those before it pay for everything that all share."""
         self.dismiss()
         self.serve(concurrency=sum(batches))
         sizes = []
@@ -369,7 +373,7 @@ def _exit_seconds(leaver: "subprocess.Popen[bytes]", asked: float) -> float:
 
 
 def up() -> None:
-    """In a worker, once its program is loaded: what it is to do begins here."""
+    """In a worker, once its program is loaded: its work begins here."""
     if "BENCH_CONCURRENCY" in os.environ:
         note("up")
 
@@ -379,7 +383,7 @@ def concurrency() -> int:
 
 
 def main(system: type[System], work: Callable[[], None] | None = None) -> None:
-    """Be its driver, or one of its workers."""
+    """Runs as its driver, or as one of its workers."""
     if sys.argv[1] == "work":
         assert work is not None
         up()

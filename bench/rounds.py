@@ -1,6 +1,6 @@
 """The order of the rounds: every system in turn, the limit just before it, and again.
 
-A system that cannot be installed, started or asked becomes a row that says why; the run goes on.
+A system that cannot be installed, started or asked becomes a row with the reason; the others continue.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.judging import Results, Sample
 from bench.peers.environments import Missing
 from bench.peers.side import Cannot, Side
 from bench.systems import BY_KEY, System
+from bench.verdicts import Results, Sample
 from bench.workloads import QUICK_SCALES, SCALES, W6, W8, Ask, Workload
 
 from andon.testing.postgres import Cluster
@@ -24,7 +24,7 @@ from bench import stops
 
 ASK_SECONDS = 900.0  # a million runs are written in one answer
 REASON_LENGTH = 200
-# How each is stopped in W6; the product's best documented way.
+# How each is stopped in W6: the best documented way of the product.
 WAYS = {
     "andon": "cancel",
     "dbos": "cancel",
@@ -43,7 +43,7 @@ GOES_ON = float("inf")
 
 
 class Absent(Exception):
-    """The system has no such thing; the message says what it lacks."""
+    """The system has no such feature; the message says which."""
 
 
 def tell(text: str) -> None:
@@ -78,8 +78,10 @@ class Measuring:
         self._refused: set[tuple[str, str]] = set()  # failed once, and not asked again
 
     def carry_out(self, rounds: int, minutes: float = 60.0) -> None:
-        """As many rounds as each workload has, but not more than `rounds`, nor one that would
-        end after so many minutes; the first is always whole."""
+        """Runs as many rounds as each workload has, but not more than `rounds`.
+
+        No round starts that would end after so many minutes; the first is always whole.
+        """
         end = time.monotonic() + 60 * minutes
         with contextlib.ExitStack() as stack:
             for key in ("raw-sqlite", "raw-postgres"):
@@ -94,7 +96,7 @@ class Measuring:
                 self._round(number, due)
 
     def _round(self, number: int, due: list[Workload]) -> None:
-        # Another order in each round: nobody always comes after the same neighbour.
+        # Another order in each round: no system always follows the same neighbour.
         self._took.clear()
         order = random.Random(number).sample(self.systems, len(self.systems))
         together = [one for one in due if not one.alone and one is not W6]
@@ -154,7 +156,7 @@ class Measuring:
 
     @contextlib.contextmanager
     def _timed(self, workload: Workload) -> Iterator[None]:
-        """Time that is spent within twice counts once, for the inner one."""
+        """Time spent in a nested measurement counts once, for the inner one."""
         began, inner = time.monotonic(), sum(self._took.values())
         try:
             yield
@@ -185,7 +187,7 @@ class Measuring:
     def _refuse(self, workload: Workload, system: System, why: Exception) -> None:
         reason = " ".join(str(why).split())
         tell(f"{workload.name} {system.key}: not measured: {reason}")
-        # What was said may hold anything: quoted, and not the whole of it.
+        # The message may hold anything: it is quoted, and cut.
         quoted = reason.replace("`", "'")[:REASON_LENGTH]
         self._refused.add((workload.name, system.key))
         self.results.absent[workload.name, system.key] = f"could not be measured here: `{quoted}`"

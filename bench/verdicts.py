@@ -1,8 +1,8 @@
 """From samples to figures, ratios and verdicts. Pure.
 
-A sample is what one system answered in one block of a round, beside what the limit answered just
-before it. A figure is the median of round medians; a ratio to the limit is taken within a block, so
-that a slow moment of the machine hits both sides of it.
+A sample is the result of one system in one block of a round, together with the result of the limit
+just before it. A figure is the median of round medians; a ratio to the limit is taken within a
+block, so that a slow moment of the machine affects both sides of it.
 """
 
 import statistics
@@ -45,7 +45,7 @@ def median_of_rounds(pairs: Iterable[tuple[int, float]]) -> float | None:
 
 
 def figure(results: Results, workload: str, system: str, column: Column) -> Any:
-    """The number or the word that stands in the table; None where nothing was measured."""
+    """The number or the word in the table; None where nothing was measured."""
     found = [
         (one.round, one.values[column.measure])
         for one in results.of(workload, system)
@@ -71,7 +71,7 @@ def _most_frequent(words: Sequence[str]) -> str:
 
 
 def against_raw(results: Results, workload: str, system: str, column: Column) -> float | None:
-    """How many times the limit it is: of the same block."""
+    """Its ratio to the limit, in the same block."""
     return median_of_rounds(
         (one.round, one.values[column.measure] / one.raw[column.measure])
         for one in results.of(workload, system)

@@ -1,10 +1,10 @@
-"""What the runs have noted, read by the driver. Standard library only."""
+"""The notes that runs write, read by the driver. Standard library only."""
 
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from drive import Cannot
+from driver import Cannot
 
 LIMIT_SECONDS = 240
 
@@ -17,7 +17,7 @@ class Note(NamedTuple):
 
 
 class Log:
-    """What the runs have noted so far."""
+    """The notes of the runs so far."""
 
     def __init__(self, path: Path) -> None:
         path.touch()

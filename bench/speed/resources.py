@@ -1,4 +1,4 @@
-"""Processes, memory and bytes, as the operating system and the database tell them."""
+"""Processes, memory and bytes, as reported by the operating system and the database."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def resident(pid: int) -> int:
 
 
 def sqlite_bytes(path: Path) -> int:
-    """The file, once what is in its log has been moved there."""
+    """The size of the file, once its log has been checkpointed."""
     # In a program of its own: two SQLite libraries in one process undo each other's locks.
     move = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchall()"
     given = [str(path), "PRAGMA wal_checkpoint(TRUNCATE)"]

@@ -1,9 +1,9 @@
 """Finished runs by the hundred thousand: copies of one that was really executed, made with SQL.
 
-    python filling.py sqlite|postgres STORE COPIES COUNT
+    python copies.py sqlite|postgres STORE COPIES COUNT
 
-Whatever a store does by itself afterwards (autovacuum, checkpoints) it does; nothing is vacuumed or
-analysed here. A program of its own: two SQLite libraries in one process undo each other's locks.
+The store's own maintenance (autovacuum, checkpoints) runs as usual; nothing is vacuumed or analysed
+here. A program of its own: two SQLite libraries in one process undo each other's locks.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 AT_ONCE = 50_000
-# A table, which of its rows belong to the sample, and what differs in the copy number n.
+# A table, its rows that belong to the sample, and the columns that differ in copy number n.
 Copies = dict[str, tuple[str, dict[str, str]]]
 
 

@@ -1,4 +1,4 @@
-"""One conversation of a graph, saved by one checkpointer: python saving.py SAVER URL MESSAGES.
+"""One conversation, saved by one checkpointer: python checkpointer.py SAVER URL MESSAGES.
 
 Runs in the environment that has the checkpointer; prints {"ms": …, "bytes": …} as one line of JSON.
 """
