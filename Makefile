@@ -6,7 +6,7 @@ PYTHON ?= python3
 TEST_WORKERS ?= 3
 
 BIN := .venv/bin
-# Twice quiet: only errors are worth a line.
+# Quiet twice: print errors only.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 RIGHT_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "andon needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
@@ -22,8 +22,8 @@ venv: .venv/.dev ## create .venv with everything for development
 demo: .venv/.base ## run the demonstration (needs only what users install)
 	@$(BIN)/python examples/demo/demo.py
 
-# Types and the core take one processor each, so they are looked at side by side. Then all processors have the rest.
-test: .venv/.dev ## lint, then every test but the long chaos programme; the core must be covered entirely
+# Types and the core take one processor each, so they run in parallel. The other tests then use all processors.
+test: .venv/.dev ## lint, then every test but the long chaos series; the core must be covered entirely
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint core
 	$(PYTEST) --ignore=tests/core --numprocesses=$(TEST_WORKERS) --maxprocesses=4 --dist=worksteal
 
@@ -47,7 +47,7 @@ bench: .venv/.dev ## measure andon and its peers
 stops: .venv/.dev ## measure how soon a stop ends the step in flight, in andon and its peers
 	$(BIN)/python bench/stops.py
 
-chaos: .venv/.dev ## run the long programme of kills
+chaos: .venv/.dev ## run the long series of kills
 	$(PYTEST) tests/chaos tests/adapters tests/hostile -m chaos
 
 matrix: .venv/.dev ## kill agents at every moment, with andon and without; writes docs/kill-matrix.md
@@ -59,11 +59,11 @@ verify: .venv/.dev ## inject faults into every layer, try every canary; writes d
 soak: .venv/.dev ## the same for hours
 	$(BIN)/python verify/verify.py --effort soak
 
-clean: ## remove everything that make made
+clean: ## remove everything that make created
 	rm -rf .venv .venv-peers bench/results .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-# What .venv holds is made anew when pyproject.toml changes. Who wants .dev does not install .base before it.
+# .venv is rebuilt when pyproject.toml changes. Installing .dev does not install .base first.
 .venv/.base: pyproject.toml
 	@$(RIGHT_PYTHON)
 	@echo "installing andon into .venv"

@@ -1,6 +1,6 @@
 """The order of the rounds: every system in turn, the limit just before it, and again.
 
-A system that cannot be installed, started or asked becomes a row with the reason; the others continue.
+A system that cannot be installed, started or asked becomes a row with the reason; others go on.
 """
 
 import contextlib

@@ -203,7 +203,7 @@ def unseen(host: Host) -> None:
             return [one for one in store.targets(found["receipt"]) if one.worker == far.id]
 
         [row] = until(rows, "the order is written")  # it may continue without the command
-        assert row.stage != "verified", f"nobody has seen it: {row.evidence}"
+        assert row.stage != "verified", f"no process of it was observed: {row.evidence}"
 
 
 def stopped(host: Host) -> None:
@@ -239,7 +239,7 @@ def launched(host: Host) -> None:
         run = host.start("launches", f"code={ORPHAN}")
         host.pid_in("escaped")
         assert host.json("kill", run)["proved"]
-        assert all_gone(reader), "proved, and what it had started lives"
+        assert all_gone(reader), "proved, and a program it started lives"
 
 
 def orphaned(host: Host) -> None:
@@ -255,7 +255,7 @@ def orphaned(host: Host) -> None:
             assert host.pid_in("escaped") != orphan, "the run goes on"
             assert not alive(orphan), "its run goes on elsewhere, and it lives"
             assert host.json("kill", run)["proved"]
-        assert all_gone(reader), "proved, and what it had started lives"
+        assert all_gone(reader), "proved, and a program it started lives"
 
 
 def newer(host: Host) -> None:
@@ -277,8 +277,8 @@ def newer(host: Host) -> None:
             os.kill(control, signal.SIGCONT)
         with host.store() as store:
             until(store.latches, "the store knows of the newer pull")
-        assert latch.look().epoch == epoch, "a pull was lifted by who had not seen it"
-        assert latch.look().pulled, "a pull was lifted by who had not seen it"
+        assert latch.look().epoch == epoch, "a pull was lifted unseen"
+        assert latch.look().pulled, "a pull was lifted unseen"
 
 
 def lift(host: Host) -> None:

@@ -222,7 +222,7 @@ def storm_is_ended(_: Host) -> int:
         )
         assert done.returncode == 0, done.stderr
         seen = json.loads(done.stdout)
-        assert seen["gone"] or seen["survivors"], "it was said that nobody is left, and some live"
+        assert seen["gone"] or seen["survivors"], "the halt says that none is left, and some live"
     return 0
 
 
@@ -270,7 +270,7 @@ def judge(outcome: Outcome, done: list[Task]) -> None:
     outcome.injected = f"kill at {len(killed)} points {killed.total()}, again in recovery {twice}"
     outcome.faults = sum(task.kills for task in done)
     if not twice:
-        outcome.guards.append("nobody was killed while it recovered")
+        outcome.guards.append("no process was killed while it recovered")
     harness.count_ended(outcome, sum(not task.wrong for task in done))
 
 

@@ -126,7 +126,7 @@ def done_twice(
         if awaited and isinstance(other, Exception) and not isinstance(one, Exception):
             yield f"{type(m).__name__} was done, and is refused when it comes again: {other!r}"
         if isinstance(m, Claim) and {run.id for run in other.runs} != {run.id for run in one.runs}:
-            yield f"{m.worker_id} claims again, and is not given what it was given before"
+            yield f"{m.worker_id} claims again, and does not get the runs it got before"
     for name, rows in before.rows.items():
         if name not in ("events", "logs") and rows != after.rows[name]:
             yield f"a repeated message changes {name}: {rows} becomes {after.rows[name]}"
@@ -171,13 +171,13 @@ def _append(before: Seen, after: Seen, m: Append, _: Any) -> Iterator[str]:
     if not before.owns(m):
         yield f"an entry of {m.run_id} is taken from {m.fence}, which does not own it"
     if m.ask is not None and (m.run_id, m.ask.id) not in after.asks:
-        yield f"{m.run_id} waits for an answer to {m.ask.id}, which nobody is asked"
+        yield f"{m.run_id} waits for an answer to {m.ask.id}, which is not open"
     if m.close_ask is not None and (m.run_id, m.close_ask) in after.asks:
-        yield f"{m.run_id} waits no more for an answer to {m.close_ask}, and somebody is asked"
+        yield f"{m.run_id} waits no more for an answer to {m.close_ask}, which is open"
     if m.take is not None and not all(r["taken"] for r in after.rows["inbox"] if r["id"] == m.take):
         yield f"message {m.take} of {m.run_id} was taken, and would be taken again"
     if m.checkpoint_of is not None and (m.run_id, m.checkpoint_of) in after.kept:
-        yield f"{m.run_id} keeps a part of what is done"
+        yield f"{m.run_id} keeps a partial value of a finished step"
     if m.spawn is not None:
         yield from _child(before.runs[m.run_id], after.runs.get(m.spawn.id), m.spawn.id)
 
@@ -236,7 +236,7 @@ def _settle(before: Seen, after: Seen, m: Settle, _: Any) -> Iterator[str]:
     if run["state"] == "suspended" and was["inbox"] > m.seen_inbox:
         yield f"{m.run_id} sleeps past a message"
     if was["undoing"] is not None and run["state"] in OVER and not m.undone and not was["stop"]:
-        yield f"{m.run_id} is over, and somebody wanted it undone"
+        yield f"{m.run_id} is over, and a person wanted it undone"
     looked_for = any(row["run_id"] == m.run_id and _left_behind(row) for row in _open(after))
     if was["stop"] is not None and _goes_on(run) and not looked_for:
         yield f"{m.run_id} was to be stopped, and goes on"
@@ -285,7 +285,7 @@ def _claimed(was: Row, run: Row, after: Seen) -> Iterator[str]:
     if run["available_at"] > after.now:
         yield f"{run['id']} is claimed before it is due"
     if run["fence"] <= was["fence"]:
-        yield f"{run['id']} is claimed under a fence that somebody else may have"
+        yield f"{run['id']} is claimed under a fence that another worker may have"
 
 
 def _late(before: Seen, after: Seen, *_: Any) -> Iterator[str]:
@@ -332,19 +332,19 @@ def _order(before: Seen, after: Seen, m: Order, outcome: str) -> Iterator[str]:
     yield from supervisor_promises.frozen(before, after, m)
     for worker in before.rows["workers"] if m.kind == "halt" else ():
         if worker["state"] == "live" and (m.id, f"worker:{worker['id']}") not in after.targets:
-            yield f"halt: nobody sees to it that {worker['id']} ends"
+            yield f"halt: {worker['id']} has no target and may go on"
 
 
 def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
     if was["state"] == "running":
         if target is None:
-            yield f"nobody sees to it that {run['id']} stops"
+            yield f"{run['id']} has no target and may go on"
         if m.kind in HARD and (run["state"] == "running" or run["fence"] == was["fence"]):
-            yield f"what executes {run['id']} is still believed"
+            yield f"the attempt of {run['id']} is not fenced"
         if not run["stop"]:
             yield f"{run['id']} would go on afterwards"
     elif was["stop"] is not None and target is None:  # of another order, and not proved
-        yield f"nobody sees to it that {run['id']} has stopped"
+        yield f"{run['id']} has no target that proves its stop"
     # The fleet's latch holds waiting runs.
     elif _goes_on(run) and (m.scope != "fleet" or m.kind == "cancel"):
         yield f"{run['id']} is still {run['state']}"
@@ -353,7 +353,7 @@ def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
 def _move(before: Seen, _: Seen, m: MoveRun, __: Any) -> Iterator[str]:
     was = before.runs[m.run_id]
     if was["state"] != m.seen or was["stop"] is not None:
-        yield f"{m.run_id} is moved by somebody who has seen it {m.seen}: {was}"
+        yield f"{m.run_id} is moved by a caller that has seen it {m.seen}: {was}"
 
 
 def _resume(before: Seen, after: Seen, m: Resume, _: Any) -> Iterator[str]:
@@ -378,7 +378,7 @@ def _resume(before: Seen, after: Seen, m: Resume, _: Any) -> Iterator[str]:
 def _reauthorize(before: Seen, after: Seen, m: Reauthorize, _: Any) -> Iterator[str]:
     held = [row for row in before.latches if row["kind"] in HARD and _scope(row) == _scope(m)]
     if held and max(row["epoch"] for row in held) != m.epoch:
-        yield f"{_scope(m)} is reauthorized by somebody who has not seen the newest stop"
+        yield f"{_scope(m)} is reauthorized by a person who has not seen the newest stop"
     for run in after.rows["runs"] if held else ():
         waits = run["state"] in ("queued", "suspended") and not run["stop"]
         if waits and after.within(run["id"], m):
@@ -487,7 +487,7 @@ def _stops(after: Seen) -> Iterator[str]:
             yield f"{run['id']} is {run['state']}, stopped by {run['stop']}, awaited: {target}"
         elif target and behind:
             if run["state"] in ("running", *OVER):
-                yield f"{run['id']} is {run['state']}, and what it had started is looked for"
+                yield f"{run['id']} is {run['state']}, and its programs are looked for"
         elif target and run["state"] != ("killed" if target["stage"] == "fenced" else "running"):
             yield f"{run['id']} is {run['state']}, and its stop is {target['stage']}"
 
@@ -522,7 +522,7 @@ def _latches(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
         by = Reauthorize if latch["kind"] in HARD else Resume
         lifted = any(isinstance(m, by) and _scope(m) == _scope(latch) for m, _ in done)
         if latch["id"] not in left and not lifted:
-            yield f"{latch['kind']} {_scope(latch)} holds no more, and nobody has lifted it"
+            yield f"{latch['kind']} {_scope(latch)} holds no more, and was not lifted"
 
 
 _JUDGES: dict[type, Callable[[Seen, Seen, Any, Any], Iterator[str]]] = {

@@ -152,7 +152,7 @@ def cancelled(before: "Seen", after: "Seen") -> Iterator[str]:
             continue
         asked = [ask for run_id, ask in after.asks if run_id == run["id"]]
         if asked:
-            yield f"{run['id']} is cancelled, and somebody is asked {asked} for it"
+            yield f"{run['id']} is cancelled, and still has the questions {asked}"
         rows = [row for row in after.rows["effects"] if row["run_id"] == run["id"] and row["undo"]]
         owed = [row["key"] for row in rows if row["state"] not in ("failed", "compensated")]
         if owed:

@@ -25,7 +25,7 @@ CHUNK = 50
 ENOUGH = 3
 
 
-class Told(NamedTuple):
+class Results(NamedTuple):
     """The outcome of some seeds."""
 
     seeds: int
@@ -33,7 +33,7 @@ class Told(NamedTuple):
     violations: list[str]
 
 
-def tell(seeds: list[int]) -> Told:
+def play(seeds: list[int]) -> Results:
     from verify.simulated.fleet import Fleet
 
     faults: Counter[str] = Counter()
@@ -47,17 +47,17 @@ def tell(seeds: list[int]) -> Told:
         violations += [f"seed {seed}: {wrong} ({replay})" for wrong in fleet.world.violations]
         del fleet
         gc.collect()
-    return Told(len(seeds), dict(faults), violations)
+    return Results(len(seeds), dict(faults), violations)
 
 
-def story(seed: int) -> tuple[list[str], Told]:
+def story(seed: int) -> tuple[list[str], Results]:
     """One seed, step by step."""
     from verify.simulated.fleet import Fleet
 
     fleet = Fleet(seed, telling=True)
     fleet.run()
     assert fleet.story is not None
-    return fleet.story, Told(1, dict(fleet.faults), fleet.world.violations)
+    return fleet.story, Results(1, dict(fleet.faults), fleet.world.violations)
 
 
 def chunks(seeds: list[int]) -> Iterator[list[int]]:
@@ -65,13 +65,13 @@ def chunks(seeds: list[int]) -> Iterator[list[int]]:
         yield seeds[start : start + CHUNK]
 
 
-def told(seeds: list[int], effort: Effort, say: Say) -> Told:
+def play_all(seeds: list[int], effort: Effort, say: Say) -> Results:
     """Many seeds, by several processes, until enough is wrong."""
     enough = 1 if effort.until_red else ENOUGH
     found, faults, done = list[str](), Counter[str](), 0
     pool = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn"))
     try:
-        for some in pool.map(tell, chunks(seeds)):
+        for some in pool.map(play, chunks(seeds)):
             done += some.seeds
             faults.update(some.faults)
             found += some.violations
@@ -81,7 +81,7 @@ def told(seeds: list[int], effort: Effort, say: Say) -> Told:
                 break
     finally:
         pool.shutdown(cancel_futures=True)
-    return Told(done, dict(faults), found)
+    return Results(done, dict(faults), found)
 
 
 def check(effort: Effort, say: Say) -> Outcome:
@@ -95,7 +95,7 @@ def check(effort: Effort, say: Say) -> Outcome:
     else:
         # A canary may be rare: search until it is found.
         last = SEEDS if effort.until_red else max(FEWEST, int(SEEDS * effort.scale))
-        one = told(list(range(1, last + 1)), effort, say)
+        one = play_all(list(range(1, last + 1)), effort, say)
     unmet = []
     if not effort.seed and not one.violations:
         unmet = [f"no {fault} struck" for fault in KINDS_OF_FAULTS if not one.faults.get(fault)]

@@ -22,7 +22,7 @@ def attend(before: "Seen", after: "Seen", m: Attend, outcome: Any) -> Iterator[s
     was = _supervisors(before).get(m.supervisor_id)
     alive = was is not None and was["state"] == "live"
     if outcome.known != alive:
-        yield f"{m.supervisor_id} is told that it is known: {outcome.known}"
+        yield f"{m.supervisor_id} gets the answer that it is known: {outcome.known}"
     wanted = {
         (row["stop_id"], row["target"])
         for row in after.rows["targets"]
@@ -30,10 +30,10 @@ def attend(before: "Seen", after: "Seen", m: Attend, outcome: Any) -> Iterator[s
     }
     told = {(one.stop_id, one.target) for one in outcome.told if one.hard}
     if wanted != told:
-        yield f"{m.supervisor_id} is told of {sorted(told)}, and has to end {sorted(wanted)}"
+        yield f"{m.supervisor_id} gets {sorted(told)}, and has to end {sorted(wanted)}"
     halts = any(latch["kind"] == "halt" for latch in after.latches)
     if (outcome.halt is not None) != halts:
-        yield f"{m.supervisor_id} is told of a halt: {outcome.halt}, there is one: {halts}"
+        yield f"{m.supervisor_id} gets the halt {outcome.halt}, there is one: {halts}"
 
 
 def frozen(before: "Seen", after: "Seen", m: Order) -> Iterator[str]:
@@ -51,11 +51,11 @@ def frozen(before: "Seen", after: "Seen", m: Order) -> Iterator[str]:
             continue
         target = after.targets.get((m.id, f"run:{run['id']}"))
         if target is None or (target["worker"], target["stage"]) != (worker["id"], "fenced"):
-            yield f"{m.kind} of {run['id']}: nobody ends its frozen process: {target}"
+            yield f"{m.kind} of {run['id']}: its frozen process is not ended: {target}"
         elif target["supervisor"] != worker["supervisor"]:
-            yield f"{m.kind} of {run['id']}: its supervisor is not told: {target}"
+            yield f"{m.kind} of {run['id']}: its supervisor is not notified: {target}"
         if after.runs[run["id"]]["fence"] <= run["fence"]:
-            yield f"{m.kind} of {run['id']}: its frozen process would be believed"
+            yield f"{m.kind} of {run['id']}: its frozen process is not fenced"
 
 
 def ends(before: "Seen", after: "Seen", done: "Sequence[Done]") -> Iterator[str]:

@@ -166,7 +166,7 @@ def test_both_parsers_of_halt_know_the_same_options() -> None:
         assert not panic.parsed(line).complaints
 
 
-def test_a_wrong_time_is_refused_with_what_was_expected(local: Terminal) -> None:
+def test_a_wrong_time_is_refused_and_the_expected_form_named(local: Terminal) -> None:
     found = local.error("wait", "r", "--timeout", "soon", code=2)
     assert "'--timeout'" in found
     assert "expected 10s, 5m, 2h or 1d" in found
@@ -217,7 +217,7 @@ def test_an_old_spelling_is_never_suggested(local: Terminal) -> None:
         (("drill", "--agents", "1.5"), "'1.5': expected a whole number"),
     ],
 )
-def test_a_wrong_number_is_refused_with_what_was_expected(
+def test_a_wrong_number_is_refused_and_the_expected_form_named(
     local: Terminal, line: tuple[str, ...], expected: str
 ) -> None:
     assert local.error(*line, code=2).rstrip().endswith(expected)

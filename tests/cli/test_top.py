@@ -191,7 +191,7 @@ def test_without_a_terminal_top_prints_one_frame_or_one_document(local: Terminal
             assert "\x1b" not in seen.raw
 
 
-def test_children_are_told_apart_in_a_narrow_terminal(local: Terminal) -> None:
+def test_children_are_distinguishable_in_a_narrow_terminal(local: Terminal) -> None:
     with local.worker("agents.py"):
         local.start("parent", "--id", "a-parent-with-a-long-name")
         until(lambda: len(local.json("top")["rows"]) > 1, "the child")

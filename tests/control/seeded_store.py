@@ -56,7 +56,7 @@ class SeededStore:
         assert sorted(run.id for run in claimed) == sorted(names)
         return [Held(run) for run in sorted(claimed, key=lambda run: names.index(run.id))]
 
-    def tell(self, worker: str, *, ago: float = 0.0, grace: float = 25.0) -> None:
+    def drain(self, worker: str, *, ago: float = 0.0, grace: float = 25.0) -> None:
         body = {"why": "SIGTERM", "grace_seconds": grace, "announced_after": 0.003}
         do(self.store, Drain(worker_id=worker, drain=json.dumps(body), ago=ago))
 

@@ -27,12 +27,12 @@ def seeded(store_url: str) -> Iterator[SeededStore]:
     store.close()
 
 
-def told(seeded: SeededStore, **options: Any) -> list[dict[str, Any]]:
+def recent(seeded: SeededStore, **options: Any) -> list[dict[str, Any]]:
     return deploys.recent(seeded.store, seeded.store.now() - 3600, lease_seconds=10.0, **options)
 
 
 def only(seeded: SeededStore) -> dict[str, Any]:
-    [one] = told(seeded)
+    [one] = recent(seeded)
     return one
 
 
@@ -49,7 +49,7 @@ def test_every_run_in_hand_is_one_part_of_the_sum(seeded: SeededStore) -> None:
     names = ("r1", "r2", "r3", "r4", "r5")
     seeded.start(*names)
     finished, saved, cut, untouched, waiting = seeded.take("old", *names)
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.end(finished)
     do(seeded.store, waiting.settle("suspended"))
     seeded.back(saved)
@@ -77,7 +77,7 @@ def test_runs_finished_before_the_signal_are_not_counted(seeded: SeededStore) ->
     before, after = seeded.take("old", "before", "after")
     seeded.end(before)
     seeded.later()
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.end(after)
     seeded.leave("old")
     assert numbers(only(seeded), "runs", "finished", "different_runs") == [1, 1, 1]
@@ -88,7 +88,7 @@ def test_a_worker_killed_in_its_drain_is_reported_by_others(seeded: SeededStore)
     seeded.worker("new")
     seeded.start("saved", "left")
     saved, _ = seeded.take("old", "saved", "left")
-    seeded.tell("old", ago=40.0)
+    seeded.drain("old", ago=40.0)
     seeded.back(saved)
     seeded.later()
     seeded.kill("old", witness="new")
@@ -135,7 +135,7 @@ def test_a_run_that_is_given_back_twice_counts_once(seeded: SeededStore) -> None
     seeded.start("r")
     for name in ("w1", "w2"):
         [held] = seeded.take(name, "r")
-        seeded.tell(name)
+        seeded.drain(name)
         seeded.back(held)
         seeded.leave(name)
     seeded.take("w3", "r")
@@ -146,7 +146,7 @@ def test_a_run_that_waits_for_a_dead_worker_is_not_resumed(seeded: SeededStore) 
     seeded.worker("old", **here_but_gone())
     seeded.start("r")
     seeded.take("old", "r")
-    seeded.tell("old")
+    seeded.drain("old")
     one = only(seeded)
     assert one["workers"][0]["state"] == "died"
     assert numbers(one, "over", "in_hand", "unresumed") == [False, 1, 1]
@@ -168,7 +168,7 @@ def test_versions_are_listed_before_and_after(seeded: SeededStore) -> None:
     seeded.start("r", "over")
     held, over = seeded.take("old", "r", "over")
     seeded.worker("new", "2")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.end(over)
     seeded.back(held)
     seeded.leave("old")
@@ -188,7 +188,7 @@ def test_a_draining_worker_names_the_runs_that_delay_it(seeded: SeededStore) -> 
         seeded.store,
         held.append(of={"name": "plan", "state": "begun", "at": seeded.store.now() - 5}),
     )
-    seeded.tell("old")
+    seeded.drain("old")
     one = only(seeded)
     [line] = one["workers"]
     assert numbers(line, "state", "in_hand", "why") == ["draining", 1, "SIGTERM"]
@@ -216,14 +216,14 @@ def test_a_plain_function_left_to_the_end_of_its_process_is_no_death(seeded: See
 def test_a_program_that_ends_is_not_a_deploy(seeded: SeededStore) -> None:
     seeded.worker("program", agents="[]")
     seeded.leave("program")
-    assert told(seeded) == []
+    assert recent(seeded) == []
 
 
 def test_an_unreadable_report_hides_no_other_row(seeded: SeededStore) -> None:
     seeded.worker("old")
     seeded.start("r")
     [held] = seeded.take("old", "r")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(held)
     do(seeded.store, Depart(worker_id="old", drain='["no", "object"]'))
     assert numbers(only(seeded), "runs", "saved") == [1, 1]
@@ -231,7 +231,7 @@ def test_an_unreadable_report_hides_no_other_row(seeded: SeededStore) -> None:
 
 def test_an_overrun_that_was_reported_is_counted(seeded: SeededStore) -> None:
     seeded.worker("old")
-    seeded.tell("old")
+    seeded.drain("old")
     phases = [{"phase": "cleanup", "took": 9.0, "limit": 5.0, "overran": True}]
     seeded.leave("old", phases=phases, exit="overrun")
     one = only(seeded)
@@ -248,7 +248,7 @@ def test_a_run_that_runs_nowhere_is_lost(sqlite_url: str) -> None:
     seeded.worker("old")
     seeded.start("r")
     [held] = seeded.take("old", "r")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(held)
     seeded.leave("old")
     assert only(seeded)["lost"] == 0
@@ -267,7 +267,7 @@ def test_an_entry_that_is_twice_in_the_journal_counts_as_doubled(seeded: SeededS
     seeded.start("r")
     [held] = seeded.take("old", "r")
     seeded.effect(held, "confirmed")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(held)
     seeded.leave("old")
     [again] = seeded.take("new", "r")
@@ -288,7 +288,7 @@ def test_effects_in_doubt_are_counted_until_they_are_resolved(seeded: SeededStor
     seeded.start("r")
     [held] = seeded.take("old", "r")
     seeded.effect(held, "started")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(held, "cut")
     seeded.leave("old")
     assert only(seeded)["in_doubt"] == 1
@@ -303,7 +303,7 @@ def test_obligations_with_a_deadline_are_registered_compensations(seeded: Seeded
     seeded.start("r")
     [held] = seeded.take("old", "r")
     seeded.effect(held, "confirmed", undo="shop:refund", undo_within=7200.0)
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(held)
     seeded.leave("old")
     one = only(seeded)
@@ -325,11 +325,11 @@ def test_only_the_requested_conditions_fail_the_pipeline(seeded: SeededStore) ->
     seeded.worker("old")
     seeded.start("r1", "r2")
     one, two = seeded.take("old", "r1", "r2")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(one)
     seeded.back(two, "cut")
     seeded.leave("old")
-    found = told(seeded)
+    found = recent(seeded)
     assert deploys.failed(found, ["lost", "doubled"]) == {}
     assert deploys.failed(found, ["unresumed", "lost", "cut"]) == {"unresumed": 2, "cut": 1}
     assert "2 unresumed, 1 cut" in deploy_view.refuse(deploys.failed(found, ["unresumed", "cut"]))
@@ -348,7 +348,7 @@ def test_the_command_fails_with_a_sentence(andon: Terminal, seeded: SeededStore)
     seeded.worker("old")
     seeded.start("r")
     [held] = seeded.take("old", "r")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(held)
     seeded.leave("old")
     done = andon.run("deploys", "--fail-on", "unresumed", code=1)
@@ -395,7 +395,7 @@ def test_a_deploy_whose_runs_are_not_resumed_is_not_over(
     seeded.worker("old")
     seeded.start("r")
     [held] = seeded.take("old", "r")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.back(held)
     seeded.leave("old")
     watch = ("deploys", "watch", "--settle", "0", "--timeout", "0")
@@ -415,7 +415,7 @@ def test_ctrl_c_ends_the_watch_and_says_so(local: Terminal) -> None:
 
 def test_a_settling_time_is_waited_for(seeded: SeededStore) -> None:
     seeded.worker("old")
-    seeded.tell("old")
+    seeded.drain("old")
     seeded.leave("old")
     looks: list[Any] = []
     began = time.monotonic()

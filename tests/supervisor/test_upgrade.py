@@ -18,7 +18,7 @@ def by_socket(own: Supervised) -> None:
 
 
 @pytest.mark.parametrize("way", [by_signal, by_socket], ids=lambda way: way.__name__)
-def test_an_upgrade_keeps_children_and_what_they_print(
+def test_an_upgrade_keeps_children_and_their_output(
     supervised: Supervised, way: Callable[[Supervised], None]
 ) -> None:
     own = supervised

@@ -54,7 +54,7 @@ def test_a_run_is_green_only_if_all_is_found_and_nothing_is_wrong(ask: Ask) -> N
     assert report.commit() in page
 
 
-def test_a_terminal_is_shown_the_table_and_what_is_wrong() -> None:
+def test_a_terminal_shows_the_table_and_the_violations() -> None:
     wrong = Outcome("model", "freeze 3", 3, 1234, violations=["seed 7: paid twice"], seconds=2)
     head, row, *rest = report.screen([wrong], [CAUGHT, MISSED]).splitlines()
     assert head.split("  ")[0] == "layer"

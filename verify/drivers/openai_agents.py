@@ -61,11 +61,11 @@ async def with_andon(shop: Shop) -> str:
     talk = AndonSession(shop.name, shop.store)
     add = talk.kept.add
 
-    async def told(*args: Any, **kwargs: Any) -> None:
+    async def add_after_checkpoint(*args: Any, **kwargs: Any) -> None:
         shop.checkpoint()
         await add(*args, **kwargs)
 
-    talk.kept.add = told  # type: ignore[method-assign]
+    talk.kept.add = add_after_checkpoint  # type: ignore[method-assign]
     try:
         async with shop.client() as client:
             found = await DurableRunner.run(agent(shop, client), new, session=talk, run_id=run)

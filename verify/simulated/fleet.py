@@ -367,7 +367,7 @@ class Fleet:
     def _start(self, run_id: str, script: list[str]) -> None:
         row: AgentRow = scripts.AGENT.row
         run = start.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
-        self.tell(None, f"somebody starts {run_id}: {', '.join(script)}")
+        self.tell(None, f"a person starts {run_id}: {', '.join(script)}")
         requests.write(self.store, Start(run=run))
         self._started += 1
         for number, what in enumerate(script):
@@ -404,7 +404,7 @@ class Fleet:
         row = self.store.run(run_id)
         if not self.faulty or row is None or row.state in TERMINAL:
             return
-        self.tell(None, f"somebody orders: {kind} {run_id}")
+        self.tell(None, f"a person orders: {kind} {run_id}")
         self.faults["stop order"] += 1
         order = Order(
             id=f"order-{next(self._numbers)}", kind=kind, scope="run", name=run_id, within=2.0
@@ -428,7 +428,7 @@ class Fleet:
                 requests.order(self.store, StopKind.CANCEL, row.id)
         for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):
             if row.stop is None:
-                self.tell(None, f"somebody resumes {row.id}")
+                self.tell(None, f"a person resumes {row.id}")
                 with contextlib.suppress(AndonError):  # it was resumed with its parent
                     requests.resume(self.store, row.id)
 

@@ -61,5 +61,5 @@ async def ask(ctx: andon.Context, number: int) -> None:
         the_world().slept(question, EXPIRES_SECONDS)
         await step(ctx, number, tail="unanswered")
     else:
-        the_world().told(question, said.decision, said.value)
+        the_world().got_answer(question, said.decision, said.value)
         await step(ctx, number, tail=said.decision)

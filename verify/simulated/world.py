@@ -137,7 +137,7 @@ class World:
         for one in effects:
             open_ = one.state in ("started", "in_doubt", "undoing")
             if one.state == "started" and one.quiet:
-                self.wrong(f"{one.key} is begun, and the ledger says that nobody acts")
+                self.wrong(f"{one.key} is begun, and the ledger says that nothing acts")
             if (one.quiet or not open_) and process in self.flying.get(one.key, ()):
                 self.wrong(f"{process.name} writes {one.key} {one.state}, and still is about it")
             if (one.quiet or not open_) and (acts := self.fleet.children.of(one.key)):
@@ -252,7 +252,7 @@ class World:
         if self.fleet.undisturbed() and self.woken[key] > self.beds[key] + seconds:
             self.wrong(f"{key} is not awake after {seconds} s")
 
-    def told(self, question: str, decision: str, value: Any) -> None:
+    def got_answer(self, question: str, decision: str, value: Any) -> None:
         self.fleet.current.refuse_dead()
         if (decision, value) not in self.said.get(question, []):
             self.wrong(f"{question}: the code got {decision} {value}, {self.said.get(question)}")
@@ -300,7 +300,7 @@ class World:
             run_id,
             name,
         ):
-            self.wrong(f"{key} is not durable, and what is after it begins")
+            self.wrong(f"{key} is not durable, and the next operation begins")
 
     def _look_at_orders(self, key: str) -> None:
         """A process that acknowledged an order, or that drains, begins nothing more."""
@@ -332,7 +332,7 @@ class World:
             fence.counter,
         )
         if not rows:
-            self.wrong(f"{key} begins under fence {fence}, which nobody was ever given")
+            self.wrong(f"{key} begins under fence {fence}, which no worker was ever given")
             return
         [(worker_id, state, until)] = rows
         over = state == "silent" or until <= fleet.clock.store_now()
@@ -349,7 +349,7 @@ class World:
             fence.counter,
         )
         if last not in [[(state,)] for state in written]:
-            self.wrong(f"{key} begins, and what was written of it is {last}, not {written[0]}")
+            self.wrong(f"{key} begins, and the journal has {last}, not {written[0]}")
 
     def _look_at_stops(self, key: str, fence: int) -> None:
         run_id = key.partition("/")[0]

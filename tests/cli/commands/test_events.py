@@ -32,7 +32,7 @@ def test_events_are_listed_in_order(andon: Terminal, seeded: SeededStore) -> Non
     assert "no events in the last" in andon.run("events").stderr
     seeded.worker("w1")
     seeded.ask("w1")
-    seeded.tell("w1")
+    seeded.drain("w1")
     seeded.leave("w1")
     found = andon.json("events")
     kinds = ["worker.started", "worker.asked", "worker.draining", "worker.ended"]

@@ -313,7 +313,7 @@ def test_workers_are_listed_with_the_runs_they_hold(andon: Terminal, seeded: See
     seeded.worker("went")
     seeded.start("r")
     seeded.take("drains", "r")
-    seeded.tell("drains")
+    seeded.drain("drains")
     seeded.leave("went")
     found = {one["id"]: one for one in andon.json("workers")}
     assert {name: one["state"] for name, one in found.items()} == {

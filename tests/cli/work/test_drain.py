@@ -177,7 +177,7 @@ def endings(site: Terminal, run_id: str) -> list[str]:
     return [one["ending"] for one in site.json("show", run_id)["attempts"]]
 
 
-def told(worker: Process, number: signal.Signals = signal.SIGTERM) -> int:
+def exit_code_after(worker: Process, number: signal.Signals = signal.SIGTERM) -> int:
     worker.signal(number)
     return worker.ends()
 
@@ -191,7 +191,7 @@ def test_a_step_that_will_not_end_is_given_back_and_ends_with_its_process(
 ) -> None:
     with site.worker("hangs.py", "--grace", "0.5") as worker:
         run_id = begin(site, agent)
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     assert endings(site, run_id) == ["cut"]
     assert site.state(run_id) == "queued"
 
@@ -199,7 +199,7 @@ def test_a_step_that_will_not_end_is_given_back_and_ends_with_its_process(
 def test_the_effect_of_a_plain_function_that_was_cut_off_is_in_doubt(site: Terminal) -> None:
     with site.worker("hangs.py", "--grace", "0.5") as worker:
         run_id = begin(site, "slow_effect")
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     [effect] = site.json("show", run_id)["effects"]
     assert effect["state"] == "in_doubt"
 
@@ -207,7 +207,7 @@ def test_the_effect_of_a_plain_function_that_was_cut_off_is_in_doubt(site: Termi
 def test_a_blocked_event_loop_does_not_outlive_the_grace_period(site: Terminal) -> None:
     with site.worker("hangs.py", "--grace", "0.5") as worker:
         run_id = begin(site, "blocking")
-        assert told(worker) == 1
+        assert exit_code_after(worker) == 1
     assert "the grace period is over" in worker.text
     with site.worker("hangs.py"):
         until(lambda: site.json("show", run_id)["attempt"] == 2, "the next attempt")
@@ -217,7 +217,7 @@ def test_native_code_on_the_main_thread_does_not_outlive_the_grace_period(site: 
     (site.folder / "native.py").write_text(NATIVE)
     with site.worker("native.py", "--grace", "0.5") as worker:
         run_id = begin(site, "native")
-        assert told(worker) == 1
+        assert exit_code_after(worker) == 1
     assert "the grace period is over" in worker.text
     assert site.json("workers", "--old")[0]["draining_at"] is not None, "and it was announced"
     assert site.json("show", run_id)["attempt"] == 1
@@ -230,7 +230,7 @@ def test_a_signal_to_a_forked_process_is_not_for_its_worker(site: Terminal) -> N
         assert site.json("wait", run_id)["result"] == -signal.SIGTERM
         [row] = site.json("workers")
         assert row["state"] == "serving"
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
 
 
 @pytest.mark.parametrize("how", ["plain", "async"])
@@ -239,7 +239,7 @@ def test_a_cleanup_that_hangs_is_left_behind_and_the_others_are_done(
 ) -> None:
     with site.worker("hangs.py", "--grace", "1") as worker:
         run_id = begin(site, "untidy", f"how={how}")
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     assert "a cleanup did not end within" in worker.text
     assert endings(site, run_id) == ["returned"], "the journal came first"
     assert (site.folder / "first-cleanup").exists()
@@ -281,7 +281,7 @@ async def tidy(ctx):
     )
     with site.worker("tidy.py", "--grace", "5") as worker:
         begin(site, "tidy")
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     assert (site.folder / "order").read_text().split() == ["run", "cache", "pool"]
 
 
@@ -296,7 +296,7 @@ def test_a_step_that_is_cut_off_resumes_elsewhere_from_its_partial_value(andon: 
     ):
         run_id = begin(andon, "author")
         holder = andon.json("show", run_id)["worker"]
-        assert told(first if str(first.process.pid) in holder else second) == 0
+        assert exit_code_after(first if str(first.process.pid) in holder else second) == 0
         (andon.folder / "go").touch()
         assert andon.json("wait", run_id)["result"] == 2, "the second attempt ends it"
     assert endings(andon, run_id) == ["cut", "succeeded"]
@@ -326,7 +326,7 @@ def test_a_database_that_is_away_does_not_delay_the_exit(
     with site.worker("hangs.py", "--grace", "1") as worker:
         run_id = begin(site, "slow", "words=100000")
         cluster.stop()
-        assert told(worker) == 1
+        assert exit_code_after(worker) == 1
     assert "NOT requeued" in worker.text or "grace period is over" in worker.text
     cluster.start()
     with site.worker("hangs.py"):
@@ -347,7 +347,7 @@ def test_a_clock_that_jumps_while_it_drains_changes_nothing_about_its_end(site: 
                 db.execute("UPDATE andon_workers SET lease_until = lease_until - 3600").fetchall()
         finally:
             store.close()
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     with site.worker("hangs.py"):
         until(lambda: site.json("show", run_id)["attempt"] == 2, "the next attempt")
 
@@ -359,7 +359,7 @@ def test_it_drains_under_uvloop(site: Terminal) -> None:
     (site.folder / "quick.py").write_text("import uvloop\nuvloop.install()\n" + HANGS)
     with site.worker("quick.py", "--grace", "0.5") as worker:
         run_id = begin(site, "slow", "words=100000")
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     assert endings(site, run_id) == ["cut"]
 
 
@@ -420,7 +420,7 @@ def test_a_program_with_its_own_signal_handlers_keeps_them(site: Terminal) -> No
         server = Process(process)
         server.says("is ready")
         run_id = begin(site, "slow", "words=100000")
-        assert told(server) == 0
+        assert exit_code_after(server) == 0
         assert "said mine" in server.text
     assert endings(site, run_id) == ["cut"]
 
@@ -491,7 +491,7 @@ def test_a_handler_that_the_agents_file_installed_is_called_too(site: Terminal) 
     text = f"import pathlib, signal\n{own}\n"
     (site.folder / "own.py").write_text(text + HANGS)
     with site.worker("own.py", "--grace", "1") as worker:
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     assert (site.folder / "mine").exists()
 
 
@@ -529,7 +529,7 @@ def test_a_thread_of_the_agents_own_changes_neither_the_end_nor_its_code(local: 
     (local.folder / "threads.py").write_text(THREADS)
     with local.worker("threads.py", "--grace", "0.5") as worker:
         run_id = begin(local, "elsewhere")
-        assert told(worker) == 0
+        assert exit_code_after(worker) == 0
     assert "grace period is over" not in worker.text
     assert endings(local, run_id) == ["cut"]
 

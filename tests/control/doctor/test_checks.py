@@ -220,7 +220,7 @@ def test_a_slow_step_and_a_late_drain_are_warned_about(andon: Terminal) -> None:
     [held] = seeded.take("late", "r")
     now = store.now()
     do(store, held.append(of={"name": "think", "since": now - 61, "at": now}))
-    seeded.tell("late", ago=60.0)
+    seeded.drain("late", ago=60.0)
     store.close()
     found = by_name(andon.json("doctor"))
     assert "(agent think)" in found["steps"]["found"]

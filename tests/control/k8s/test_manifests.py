@@ -39,7 +39,7 @@ def environment(found: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["deployment", "job"])
-def test_the_shipped_files_are_what_the_command_prints(local: Terminal, kind: str) -> None:
+def test_the_shipped_files_match_the_output_of_the_command(local: Terminal, kind: str) -> None:
     file = ROOT / "deploy" / "kubernetes" / f"{kind}.yaml"
     assert local("k8s", "render", "--grace", "80", "--kind", kind) == file.read_text("utf-8")
 
@@ -213,7 +213,7 @@ def test_the_command_answers_in_json_too(local: Terminal) -> None:
     assert [one["metadata"]["name"] for one in found["manifests"]] == ["once"]
 
 
-def test_a_wrong_argument_is_refused_with_what_was_expected(local: Terminal) -> None:
+def test_a_wrong_argument_is_refused_and_the_expected_form_named(local: Terminal) -> None:
     assert "--name 'No!': expected" in local.error("k8s", "render", "--name", "No!", code=2)
     refused = local.run("k8s", "render", "--grace", "0", "--json", code=2).stderr
     assert json.loads(refused)["error"]["type"] == "Usage"

@@ -47,7 +47,7 @@ def _of(lines: list[str], run: str) -> Iterator[str]:
     return (line for line in lines if line.startswith(run))
 
 
-def test_children_beyond_a_few_are_counted_with_what_they_ask(family: Terminal) -> None:
+def test_children_beyond_a_few_are_counted_with_their_questions(family: Terminal) -> None:
     lines = family("ps").splitlines()
     [line] = [line for line in lines if "more" in line]
     assert "└ 2 more, 2 asks" in line

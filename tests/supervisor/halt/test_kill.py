@@ -157,7 +157,7 @@ def test_processes_that_survive_a_signal_are_killed_again() -> None:
     assert tree.blows == 2
 
 
-def test_who_cannot_be_looked_at_is_not_gone() -> None:
+def test_a_process_that_cannot_be_inspected_is_not_gone() -> None:
     tree = Sure(alive=3)
     found, _ = kill_of(tree)
     found.hit()
