@@ -1,4 +1,4 @@
-"""Scenes of a host, judged from outside: who is alive, what the files say, what begins again.
+"""Scenes of a host, judged from outside: live processes, files, and runs that begin again.
 
 No andon process is asked whether it did its work. Every process of a fleet holds a pipe
 (tests/chaos/test_halt.py): when a command says that all of them have ended, the pipe must be

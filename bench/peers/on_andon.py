@@ -4,7 +4,7 @@ The order is given by the function behind `Client.cancel` and `Client.kill`, fro
 with the peers; the way `shell` runs the command instead, its start included. A cancel becomes a
 kill by itself when its window is over: here 1 s, where 10 s is the default. Sync steps run in
 processes of their own (`process=True`); the way `threads` leaves them in the worker's threads,
-where only the end of the worker's process ends them. What andon says is what `andon ps` shows.
+where only the end of the worker's process ends them. The status of andon is that of `andon ps`.
 """
 
 import os

@@ -2,9 +2,9 @@
 
     {"ask": "steps", "with": {"count": 200}}  →  {"answer": {…}}  or  {"absent": WHY}
 
-Standard library only. Every measurement is here and the same for all: a system says how its servers
-and workers are started and how a run gets to them, and nothing else. Runs are executed by worker
-processes; what they did is read from the log that they write (scenes.py).
+Standard library only. Every measurement is here and the same for all: a system only implements how
+its servers and workers are started and how a run is enqueued. Worker processes execute the runs;
+their notes are read from the log that they write (scenes.py).
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """absurd on PostgreSQL: the schema of absurdctl, workers of absurd-sdk that poll.
 
 Its worker polls each 0.25 s and holds a claim for 120 s by default; here each 5 ms and for 2 s,
-with the heartbeats that its docs ask for in long steps: much sooner to start and to go on. One
+with the heartbeats that its docs ask for in long steps: much quicker to start and to resume. One
 worker has one connection, so a process that is to execute many runs has ten of them. On SIGTERM
-`stop_worker()`, as its docs show: what is running is waited for.
+`stop_worker()` waits for running tasks, as its docs show.
 """
 
 import asyncio

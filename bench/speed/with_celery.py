@@ -2,9 +2,9 @@
 
 Acknowledged late and redelivered (`task_acks_late`, `task_reject_on_worker_lost`), one task at a
 time for each process of the prefork pool, as its docs recommend for long tasks; the visibility
-timeout, which is when another worker gets what a dead one had, is 5 s and not an hour. On SIGTERM
+timeout, after which another worker gets the tasks of a dead one, is 5 s and not an hour. On SIGTERM
 its soft shutdown (`REMAP_SIGTERM=SIGQUIT`, `worker_soft_shutdown_timeout`) waits for the grace
-period and gives the task back. Redis is as it comes: it keeps snapshots, so its crash loses work.
+period and gives the task back. Redis has its defaults: it keeps snapshots, so its crash loses work.
 """
 
 import asyncio

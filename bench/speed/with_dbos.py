@@ -3,7 +3,7 @@
 docs.dbos.dev, "Queues": `polling_interval_sec` is 1 s by default and set to 10 ms here, which makes
 it much quicker. "Workflow Recovery": a process recovers the runs of its own executor id when it is
 started again; that another live process does so takes Conductor, which is not part of the library.
-On SIGTERM `DBOS.destroy(workflow_completion_timeout_sec=…)` waits for what is running.
+On SIGTERM `DBOS.destroy(workflow_completion_timeout_sec=…)` waits for running workflows.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 docs.langchain.com, "Durable execution": "sync" persists "before the next step starts"; the other
 modes do not promise that. A library without queue and worker: its worker here is the caller's
-process, which is handed runs through a pipe, and after a crash is handed the unfinished ones again
+process, which gets runs through a pipe, and after a crash gets the unfinished ones again
 (`ainvoke(None, …)` with the thread's id). PostgreSQL has a pool of 20 connections, as its docs
 recommend for concurrency. On SIGTERM its `RunControl.request_drain()` ends it between two steps.
 A conversation is a list in the state with a reducer, as its message state is.

@@ -1,7 +1,7 @@
-"""Restate: its server from npm, a service of restate-sdk served by hypercorn (HTTP/2), as it says.
+"""Restate: its server from npm, a service of restate-sdk served by hypercorn (HTTP/2) as documented.
 
-Its retry policy starts at 10 ms and ends at 0.2 s, which is documented, and much quicker than what
-it comes with. Two processes that serve take connections from one socket. hypercorn's
+Its retry policy starts at 10 ms and ends at 0.2 s, which is documented, and much quicker than its
+defaults. Two serving processes take connections from one socket. hypercorn's
 `--graceful-timeout` is 30 s: with the 2 s of the workload it neither ends the step nor exits.
 """
 

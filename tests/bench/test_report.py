@@ -137,7 +137,7 @@ def test_less_than_excludes_equality() -> None:
     assert verdict(resumed(0.1), "less than 0.1 s") == "missed"
 
 
-def test_one_repeated_effect_in_many_rounds_is_seen() -> None:
+def test_one_repeated_effect_in_many_rounds_is_reported() -> None:
     def killed(number: int, repeated: int) -> Sample:
         return Sample("W4", "andon-sqlite", number, {"repeated": repeated})
 
@@ -146,7 +146,7 @@ def test_one_repeated_effect_in_many_rounds_is_seen() -> None:
     assert verdict(results(*clean, killed(9, 1)), "no action repeated") == "missed"
 
 
-def test_one_round_that_lost_its_partial_value_is_seen() -> None:
+def test_one_round_that_lost_its_partial_value_is_reported() -> None:
     def left(number: int, word: str) -> Sample:
         return Sample("W5", "andon-sqlite", number, {"exit": 1.0, "in flight": word})
 
@@ -185,7 +185,7 @@ def test_every_target_is_about_a_column(target: object) -> None:
         (0, "count", "0"),
     ],
 )
-def test_numbers_are_readable(value: object, unit: str, text: str) -> None:
+def test_numbers_are_printed_readably(value: object, unit: str, text: str) -> None:
     assert page.shown(value, unit) == text
 
 

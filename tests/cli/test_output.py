@@ -72,7 +72,7 @@ def test_a_sentence_can_be_followed_by_another() -> None:
     ("seconds", "words"),
     [(-1, "0 s"), (59, "59 s"), (180, "3 m"), (7200, "2 h"), (864_000, "10 d")],
 )
-def test_an_age_is_short(seconds: float, words: str) -> None:
+def test_an_age_is_printed_in_its_largest_unit(seconds: float, words: str) -> None:
     assert age(seconds) == words
 
 

@@ -98,7 +98,7 @@ def test_the_least_important_column_goes_first_and_the_id_last() -> None:
     assert lines(RUNS, rows, 9)[2:4] == ["run-1", "  running"]
 
 
-def test_an_id_that_is_too_long_has_its_own_line_and_takes_nothing_from_the_others() -> None:
+def test_an_overlong_id_has_its_own_line_and_narrows_no_column() -> None:
     rows = [("a" * 60, "refunds", "running", "pay"), ("run-2", "refunds", "queued", "waits")]
     assert lines(RUNS, rows, 40) == [
         "ID     AGENT    STATE    DOING",

@@ -155,7 +155,7 @@ def test_a_store_that_goes_away_is_shown_as_not_live_until_it_is_back(local: Ter
         seen.shows("one", without="NOT LIVE")
 
 
-def test_a_change_is_seen_at_once(andon: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_drawn_at_once(andon: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     with andon.worker("agents.py"):
         pass
     monkeypatch.setattr(top, "REFRESH_SECONDS", 10_000.0)

@@ -115,7 +115,7 @@ def test_children_die_with_their_supervisor(supervised: Supervised, shape: str) 
     until(lambda: all(state_of(pid) in ("", "Z") for pid in roots), "children gone")
 
 
-def test_sigterm_drains(supervised: Supervised) -> None:
+def test_sigterm_drains_the_supervisor(supervised: Supervised) -> None:
     own = supervised.start(supervised.child("one", "cooperative"), supervised.child("two", "sleep"))
     own.is_ready("one", "two")
     own.send(signal.SIGTERM)

@@ -104,13 +104,13 @@ HAPPENED = ("core/effect.py", "HAPPENED: EffectMove.RECORD", "HAPPENED: Move.EXE
                 "return [None] * len(batch)\n        return",
             ),
             "run",
-            id="syscalls: a failed commit is taken for one",
+            id="syscalls: a failed commit is taken for a success",
         ),
         pytest.param(
             BRAINS,
             ("core/effect.py", "Kind.IRREVERSIBLE or not quiet", "Kind.IRREVERSIBLE"),
             "happened twice",
-            id="brains: who is silent is taken for dead",
+            id="brains: a silent worker is taken for dead",
         ),
         pytest.param(
             POINTS_TRIAL, HAPPENED, "happened twice", id="points: a probe is not believed"
@@ -119,7 +119,7 @@ HAPPENED = ("core/effect.py", "HAPPENED: EffectMove.RECORD", "HAPPENED: Move.EXE
             CHAOS,
             ("core/effect.py", "({EffectState.CONFIRMED, EffectState.FAILED})", "()"),
             "happened twice",
-            id="chaos: what is confirmed is not settled",
+            id="chaos: a confirmed effect is not settled",
         ),
         pytest.param(
             FUZZ,

@@ -88,7 +88,7 @@ def test_every_kind_of_event_has_a_row_and_every_row_is_a_kind() -> None:
     assert written, "no kinds were found"
 
 
-def test_every_order_and_how_it_ended_has_a_row() -> None:
+def test_every_order_and_its_end_have_a_row() -> None:
     page = pages.entries(pages.ROOT / "docs/reference/events.md")
     ends = {"overran", "proved", "unproved", "resumed", "reauthorized"}
     named = {f"stop.{word}" for word in {*StopKind, *ends}} | {

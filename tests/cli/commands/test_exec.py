@@ -253,7 +253,7 @@ def test_a_run_that_is_over_is_not_begun_again(here: Host) -> None:
     assert "is succeeded already" in here.error("run", "--id", "r", "--", "true", code=1)
 
 
-def test_an_id_names_one_command(here: Host) -> None:
+def test_an_id_belongs_to_one_command_only(here: Host) -> None:
     with here.command("--id", "r", "--", "sh", "-c", "echo $$ > pid; sleep 600") as process:
         here.pid_in("pid")
         said = here.error("run", "--id", "r", "--", "true", code=1)
@@ -262,7 +262,7 @@ def test_an_id_names_one_command(here: Host) -> None:
         process.ends()
 
 
-def test_a_run_goes_on_with_its_own_command_only(here: Host) -> None:
+def test_a_run_resumes_with_its_own_command_only(here: Host) -> None:
     with here.command(
         "--id", "r", "--name", "box", "--", "sh", "-c", "echo > began; sleep 600"
     ) as box:
@@ -280,7 +280,7 @@ def test_a_run_goes_on_with_its_own_command_only(here: Host) -> None:
 # ── deaths ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_after_the_death_of_its_supervisor_the_same_command_goes_on(host: Host) -> None:
+def test_the_same_command_resumes_after_the_death_of_its_supervisor(host: Host) -> None:
     words = ["--id", "r", "--", "sh", "-c", "test -e again && exit 0; echo $$ > pid; sleep 600"]
     with host.command(*words) as process:
         pid = host.pid_in("pid")

@@ -1,4 +1,4 @@
-"""`andon resume`: a stranded run goes on once the code fits its journal again."""
+"""`andon resume`: a stranded run resumes once the code fits its journal again."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ async def strand(url: str) -> str:
     return run_id
 
 
-def test_a_stranded_run_goes_on_with_the_code_that_fits(store_url: str) -> None:
+def test_a_stranded_run_resumes_with_code_that_fits(store_url: str) -> None:
     async def main() -> None:
         run_id = await strand(store_url)
         open_ = asyncio.Event()

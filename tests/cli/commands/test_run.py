@@ -350,7 +350,7 @@ def test_children_are_shown_with_their_parent(andon: Terminal) -> None:
     assert child["id"] in andon("show", run_id)
 
 
-def test_wait_for_an_ask(andon: Terminal) -> None:
+def test_wait_returns_when_the_run_asks(andon: Terminal) -> None:
     with andon.worker():
         andon("start", "refunds", "orders=[1, 2]", "--id", "r-7")
         said = andon("wait", "r-7", "--for", "ask", "--timeout", "30")

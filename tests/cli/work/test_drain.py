@@ -355,7 +355,7 @@ def test_a_clock_that_jumps_while_it_drains_changes_nothing_about_its_end(site: 
 # ── environments ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_drains_under_uvloop(site: Terminal) -> None:
+def test_a_worker_drains_under_uvloop(site: Terminal) -> None:
     (site.folder / "quick.py").write_text("import uvloop\nuvloop.install()\n" + HANGS)
     with site.worker("quick.py", "--grace", "0.5") as worker:
         run_id = begin(site, "slow", "words=100000")
@@ -363,7 +363,7 @@ def test_it_drains_under_uvloop(site: Terminal) -> None:
     assert endings(site, run_id) == ["cut"]
 
 
-def test_it_drains_as_the_first_process_of_a_container(site: Terminal) -> None:
+def test_a_worker_drains_as_the_first_process_of_a_container(site: Terminal) -> None:
     unshare = shutil.which("unshare")
     trial = [unshare or "unshare", "--pid", "--fork", "--mount-proc", "true"]
     if unshare is None or subprocess.run(trial, check=False, capture_output=True).returncode:

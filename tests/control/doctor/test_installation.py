@@ -54,7 +54,7 @@ def test_the_command_of_another_environment_is_noticed(alone: Terminal, tmp_path
     assert (status, text.split(": ")[-1]) == ("warn", f"{other}/bin/python")
 
 
-def test_the_own_command_is_fine(alone: Terminal, tmp_path: Path) -> None:
+def test_the_command_of_this_environment_is_accepted(alone: Terminal, tmp_path: Path) -> None:
     text = f"#!{sys.executable}\nimport sys\nfrom andon.__main__ import main\nsys.exit(main())\n"
     path = script(tmp_path / "bin", text)
     alone.environment["PATH"] = f"{path.parent}:/usr/bin:/bin"

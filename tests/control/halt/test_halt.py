@@ -144,7 +144,7 @@ def test_a_worker_that_cannot_read_the_latch_ends(local: Terminal) -> None:
         assert "latch is missing" in worker.text
 
 
-def test_nothing_starts_until_it_is_lifted(local: Terminal) -> None:
+def test_nothing_starts_until_the_halt_is_lifted(local: Terminal) -> None:
     latch(local).pull("ana", "odd")
     for command in (("work", "agents.py"), ("run", "agents.py:greet", "--id", "x")):
         said = local.error(*command, code=1)

@@ -46,7 +46,7 @@ def test_the_shipped_files_match_the_output_of_the_command(local: Terminal, kind
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("grace", [1, 80, 86_400])
-def test_kubernetes_accepts_it(version: str, grace: int) -> None:
+def test_kubernetes_schemas_accept_the_manifests(version: str, grace: int) -> None:
     found = read(rendered(Wanted(grace=grace), "all"))
     assert [one["kind"] for one in found] == ["Deployment", "Job"]
     for one in found:

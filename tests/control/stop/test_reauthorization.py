@@ -142,7 +142,9 @@ def test_resume_is_advised_only_if_a_run_can_be_resumed(
     assert "andon resume" not in local.run("reauthorize", *SAID, env=away).stderr
 
 
-def test_a_newer_pull_wins(local: Terminal, small: StopScenario, latch: Latch) -> None:
+def test_a_newer_pull_is_not_lifted_with_the_older(
+    local: Terminal, small: StopScenario, latch: Latch
+) -> None:
     small.order("kill")
     pulled = latch.pull()
     seen = reauthorization.look(small.store, FLEET)
@@ -156,7 +158,7 @@ def test_a_newer_pull_wins(local: Terminal, small: StopScenario, latch: Latch) -
     assert small.store.latches() == []
 
 
-def test_a_newer_pull_of_this_host_wins_too(small: StopScenario, latch: Latch) -> None:
+def test_a_newer_pull_of_this_host_is_not_lifted_either(small: StopScenario, latch: Latch) -> None:
     latch.pull(by="bo")
     seen = reauthorization.look(small.store, FLEET)
     latch.pull(by="ann")

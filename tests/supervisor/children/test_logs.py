@@ -21,7 +21,7 @@ def test_a_log_has_a_limit_and_keeps_the_newest(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.log", "a.log.1"]
 
 
-def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_reopened_log_is_appended_to(tmp_path: Path) -> None:
     for _ in range(3):
         log = LogFile(str(tmp_path / "a.log"), 1000)
         log.write(b"x" * 100 + b"\n")
