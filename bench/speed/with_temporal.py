@@ -1,8 +1,8 @@
 """Temporal: its development server on a file, workers of its Python SDK.
 
 A step is an activity, with heartbeats each 0.1 s and a heartbeat timeout of 1 s where it may take
-long. The heartbeats carry the progress of the long step ("Activity Heartbeat", details), and the next
-attempt begins there. A dead worker's sticky queue is given up after 1 s (10 s by default). On
+long. The heartbeats carry the progress of the long step ("Activity Heartbeat", details), and the
+next attempt begins there. A dead worker's sticky queue is given up after 1 s (10 s by default). On
 SIGTERM the worker has a `graceful_shutdown_timeout`.
 
 Measured a second time with local activities, which its docs recommend for short steps and which are
