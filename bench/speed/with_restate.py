@@ -1,4 +1,4 @@
-"""Restate: its server from npm, a service of restate-sdk served by hypercorn (HTTP/2) as in its docs.
+"""Restate: its server from npm, a service of restate-sdk under hypercorn (HTTP/2), as documented.
 
 Its retry policy starts at 10 ms and ends at 0.2 s, which is documented, and much quicker than its
 defaults. Two serving processes take connections from one socket. hypercorn's
