@@ -218,7 +218,9 @@ def transcripts(content: bytes) -> str:
     )
 
 
-def _guessed(given: talks.Messages, form: str, book: RecordingLedger, policy: Policy, *, whole: bool) -> str:
+def _guessed(
+    given: talks.Messages, form: str, book: RecordingLedger, policy: Policy, *, whole: bool
+) -> str:
     """Changes that a repair makes to a call without knowing that it may.
 
     A call is run only if it has certainly not begun and the model has said nothing since. It is

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.terminal import Terminal, until
-from tests.control.precinct import Precinct
 from tests.control.stop.test_reauthorization import SAID
+from tests.control.stop_scenario import StopScenario
 
 from andon.store import open_store
 
@@ -88,11 +88,11 @@ def test_rows_and_those_left_out_make_the_whole(site: Terminal) -> None:
 
 def test_reauthorize_counts_what_stays_stopped_and_what_is_in_doubt(local: Terminal) -> None:
     store = open_store(local.url)
-    yard = Precinct(store)
+    scenario = StopScenario(store)
     for number in range(IN_HAND):
-        yard.effect(yard.begin(f"r{number:02}", f"w{number}"), "started")
-    yard.start("waits")
-    yard.order("halt")
+        scenario.effect(scenario.begin(f"r{number:02}", f"w{number}"), "started")
+    scenario.start("waits")
+    scenario.order("halt")
     store.close()
     [row] = [line for line in local("receipts").splitlines() if line.startswith("rcp_haltfleet")]
     assert f" {2 * IN_HAND} " in row, "its runs and their workers"

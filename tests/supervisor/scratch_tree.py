@@ -213,7 +213,7 @@ def kill(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 def halt(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """As a supervisor does it: round by round, until none is left."""
-    owner = mechanism.make("one", kind="command")
+    owner = mechanism.make(TreeSpec("one", kind="command"))
     bad = Bad(owner, shape, work)
     child = Child(ChildSpec("one", "worker", ["x"], {}), state="running", tree=owner)
     killing = TreeKill([child], lambda _: None, seconds=LIFE / 3)  # a storm ends after half of it
@@ -347,7 +347,7 @@ class _Leaving(Bad):
 
 def stray(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """A process without its mark still belongs to its cgroup, and not to another tree."""
-    first, second = mechanism.make("first"), mechanism.make("second")
+    first, second = mechanism.make(TreeSpec("first")), mechanism.make(TreeSpec("second"))
     other = Bad(first, "flat", n=2)
     bad = _Unmarked(second, "escape", "unmark")
     other.tree.finish(5.0)
@@ -364,7 +364,7 @@ class _Unmarked(Bad):
 
 def free(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """The ways in which a child under a uid of its own can act on its supervisor: none."""
-    owner = mechanism.make("one", kind="command")
+    owner = mechanism.make(TreeSpec("one", kind="command"))
     above = Path(str(owner.describe().get("cgroup", "/"))).parent
     me, (out, into) = os.getpid(), os.pipe()
     pid = os.fork()

@@ -121,8 +121,8 @@ class Births(Walk):
 
 
 def test_an_orphan_adopted_during_the_look_is_found() -> None:
-    assert WalkTree(Births(), "one").pids() == [os.getpid()]
-    assert not WalkTree(Births(), "one").empty()
+    assert WalkTree(Births(), TreeSpec("one")).pids() == [os.getpid()]
+    assert not WalkTree(Births(), TreeSpec("one")).empty()
 
 
 class Sure(Tough):

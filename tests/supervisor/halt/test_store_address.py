@@ -55,7 +55,7 @@ def test_the_address_is_the_one_that_the_settings_give(
 
 
 def test_without_a_setting_the_address_is_the_default(folder: Path) -> None:
-    assert store_address.meant("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
+    assert find_store("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
 
 
 def test_the_environment_takes_precedence_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,4 +82,4 @@ def test_an_unreadable_settings_file_gives_no_address(content: str) -> None:
     ["mysql://host/x", "sqlite:///", "sqlite://x", "sqlite:///a/../c.db", "sqlite:///none/x.db"],
 )
 def test_an_ambiguous_setting_gives_no_address(url: str) -> None:
-    assert store_address.meant(url, [OTHER]) == ""
+    assert find_store(url, [OTHER]) == ""
