@@ -79,6 +79,13 @@ CANARIES = (
         " AND ended_at IS NULL\nRETURNING",
     ),
     Canary(
+        "end-of-an-attempt-taken-for-the-end-of-all-it-started",
+        "twins",
+        "store/sql/targets.py",
+        '        for (mark,) in self.q("left_behind", **about):\n',
+        "        for (mark,) in ():\n",
+    ),
+    Canary(
         "stopped-for-ever-where-nobody-looks",
         "simulation",
         "store/sql/workers.py",

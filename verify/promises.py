@@ -498,6 +498,11 @@ def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
     settled = {(m.run_id, m.fence.counter) for m, _ in done if isinstance(m, Settle)}
     buried = {m.worker_id for m, _ in done if isinstance(m, WorkerGone)}
     reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, TargetReport)}
+    may_act = {
+        (row["run_id"], row["fence"])
+        for row in after.rows["attempts"]
+        if row["mark"] and not row["quiet"]
+    }
     for key, target in after.targets.items():
         if target["stage"] != "verified" or before.targets.get(key, {}).get("stage") == "verified":
             continue
@@ -510,7 +515,7 @@ def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
             said |= attempt in words
             if not target["mark"]:  # nor does the end of an attempt prove that its programs ended
                 gone |= worker.get("state") == "gone"
-                said |= attempt in settled
+                said |= attempt in settled - may_act
         if not gone and not said:
             yield f"the stop of {target['target']} is called proved: {target['evidence']}"
 

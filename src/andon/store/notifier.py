@@ -153,7 +153,10 @@ class HostNotifier:
         def end() -> None:
             unname()
             try:
-                loop.call_soon_threadsafe(close)
+                if loop.is_running():
+                    loop.call_soon_threadsafe(close)
+                else:  # it has stopped, perhaps for good: nothing would call `close`
+                    close()
             except RuntimeError:  # the loop is closed and watches nothing
                 receiver.close()
 

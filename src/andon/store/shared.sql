@@ -519,6 +519,17 @@ SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN (a.threads AND w.sta
    AND w.state <> 'dead' AND ((:hard::boolean AND coalesce(:spare::boolean, w.embedded)) OR a.fence <> r.fence OR r.state <> 'running')
  ORDER BY a.run_id, a.fence;
 
+-- left_behind --
+-- What may go on of an attempt that has ended: its mark; NULL for a thread, which ends with its worker's process only.
+SELECT CASE WHEN a.threads AND w.state = 'live' THEN NULL ELSE a.mark END
+  FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
+ WHERE a.run_id = :run_id AND a.fence = :fence AND a.mark IS NOT NULL AND NOT a.quiet;
+
+-- keep_targets --
+-- The attempt has ended, and what it had started may go on.
+UPDATE andon.targets SET stage = 'fenced', mark = :mark, evidence = :evidence, fenced_at = coalesce(fenced_at, andon.now())
+ WHERE run_id = :run_id AND fence = :fence AND ended_at IS NULL AND mark IS NULL;
+
 -- has_started --
 SELECT 1 FROM andon.attempts WHERE worker = :worker_id AND mark IS NOT NULL AND NOT quiet LIMIT 1;
 

@@ -324,3 +324,33 @@ def test_a_later_order_waits_for_processes_that_an_earlier_one_has_not_proved(st
     assert not closed(store, pause)
     do(store, WorkerGone(worker_id="w", evidence="it ended"))
     assert (closed(store, kill), closed(store, pause)) == (True, True)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("state", ["suspended", "succeeded"])
+def test_an_attempt_that_ends_before_it_gets_the_order_proves_nothing_of_what_it_left(
+    store: Store, state: str, threads: bool
+) -> None:
+    """The order is given while the run suspends or ends by itself: its process or thread goes on."""
+    held = begin(store)
+    do(store, started(held.fence.counter, threads=threads))
+    receipt = order(store, "pause")
+    suspend(store, held) if state == "suspended" else do(store, held.settle(state=state))
+    [target] = store.targets(receipt)
+    assert (target.stage, target.mark) == ("fenced", None if threads else MARK)
+    assert store.stop(receipt).closed_at is None  # type: ignore[union-attr]
+    verify(store, receipt, target.target)
+    [target] = store.targets(receipt)
+    assert target.stage == "verified"
+    assert store.stop(receipt).closed_at is not None  # type: ignore[union-attr]
+    assert store.run("r").state == ("paused" if state == "suspended" else state)  # type: ignore[union-attr]
+
+
+def test_an_attempt_that_left_nothing_proves_its_end(store: Store) -> None:
+    held = begin(store)
+    do(store, started(held.fence.counter))
+    receipt = order(store, "pause")
+    suspend(store, held, cleared=True)
+    [target] = store.targets(receipt)
+    assert target.stage == "verified"
+    assert store.run("r").state == "paused"  # type: ignore[union-attr]

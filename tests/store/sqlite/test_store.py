@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -298,6 +299,19 @@ def test_a_claim_does_not_sort_the_queue(path: Path, name: str) -> None:
     assert "TEMP B-TREE" not in words
     assert claim(store).runs == []
     store.close()
+
+
+def test_a_listener_that_ends_after_its_loop_has_stopped_leaves_no_socket_open(
+    tmp_path: Path,
+) -> None:
+    sender = notifier.HostNotifier(str(tmp_path))
+    loop = asyncio.new_event_loop()
+    end = sender.listen_on(loop, lambda: None)
+    loop.run_until_complete(asyncio.sleep(0))
+    end()
+    loop.close()
+    sender.close()
+    gc.collect()  # an open socket would be a ResourceWarning, and that an error
 
 
 def test_a_listener_on_a_closed_loop_leaves_no_socket_open(tmp_path: Path) -> None:

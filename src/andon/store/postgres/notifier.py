@@ -194,12 +194,13 @@ class PostgresNotifier:
         """End the thread; a notification asked for before is still sent."""
         with self._starting:
             self._done = True
-        if self._thread is None:
+        thread = self._thread  # which clears the field as it ends
+        if thread is None:
             self._close_pipe()
             return
         self.wake()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=2)
+        if threading.current_thread() is not thread:
+            thread.join(timeout=2)
 
     def wake(self) -> None:
         """Wake the thread, and start it if it does not run."""
@@ -403,13 +404,8 @@ class PostgresNotifier:
     def _ended(self) -> bool:
         """Return whether the thread may end, as nothing is pending; `wake` starts another one."""
         with self._starting:
-            if (
-                self._asked
-                or self._unsent
-                or self._wanted
-                or self._listeners
-                or self._db is not None
-            ):
+            pending = (self._asked, self._unsent, self._wanted, self._listeners, self._db)
+            if any(pending):
                 return False
             self._thread = None
             return True

@@ -160,13 +160,21 @@ class TargetHandler:
         return bool(rows)
 
     def settled(self, run_id: str, fence: int, state: str, ending: str, also: str) -> None:
-        """Prove the stop of a run whose attempt has ended by itself, in any way."""
+        """Prove the stop of a run whose attempt has ended by itself, in any way.
+
+        The attempt may have ended before its worker received the order. Then nobody has looked
+        whether the processes and threads that it had started have ended too.
+        """
         over = f"it had ended before: {state}"
         evidence = over if state in TERMINAL else f"its worker gave it back ({ending})"
         if also:
             evidence += f" and ended processes of it: {also}"
-        about = {"run_id": run_id, "fence": fence, "stage": Stage.VERIFIED, "evidence": evidence}
-        rows = self.q("end_run_targets", **about)
+        about = {"run_id": run_id, "fence": fence}
+        for (mark,) in self.q("left_behind", **about):
+            more = "; a process or thread that it had started may go on"
+            self.q("keep_targets", **about, mark=mark, evidence=evidence + more)
+            return
+        rows = self.q("end_run_targets", **about, stage=Stage.VERIFIED, evidence=evidence)
         self.carry_out(run_id)
         self.close([stop_id for stop_id, _ in rows])
 
