@@ -331,7 +331,7 @@ def test_a_later_order_waits_for_processes_that_an_earlier_one_has_not_proved(st
 def test_an_attempt_that_ends_before_it_gets_the_order_proves_nothing_of_what_it_left(
     store: Store, state: str, threads: bool
 ) -> None:
-    """The order is given while the run suspends or ends by itself: its process or thread goes on."""
+    """The order comes while the run suspends or ends by itself; its process or thread goes on."""
     held = begin(store)
     do(store, started(held.fence.counter, threads=threads))
     receipt = order(store, "pause")
