@@ -27,8 +27,8 @@ RETURNING id;""",
 RETURNING id;""",
 )
 _SETTLE = """ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
-   AND (SELECT epoch FROM andon_meta) = :epoch
-   AND (:before IS NULL OR head_seq = :before)
+   AND (SELECT epoch FROM andon.meta) = :epoch
+   AND (:before::bigint IS NULL OR head_seq = :before::bigint)
 """
 _TAKEOVER = (
     "core/effect.py",
@@ -250,9 +250,9 @@ CANARIES = (
     Canary(
         "given-back-without-a-fence",
         "simulation",
-        "store/sqlite.sql",
+        "store/shared.sql",
         _SETTLE,
-        _SETTLE.replace("fence = :fence", "(fence = :fence OR :returned)"),
+        _SETTLE.replace("fence = :fence", "(fence = :fence OR :returned::boolean)"),
     ),
     Canary(
         "snapshot-not-waited-for",

@@ -14,7 +14,7 @@ CANARIES = (
     Canary(
         "message-that-wakes-nobody",
         "twins",
-        "store/postgres.sql",
+        "store/shared.sql",
         "       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END\n",
         "       state = state\n",
     ),

@@ -284,9 +284,6 @@ def _refuse_damaged(store: Any, error: Exception) -> None:
         ) from error
 
 
-# ── exit codes and error messages ─────────────────────────────────────────────────────────────
-
-
 def run(arguments: list[str]) -> int:
     """Execute a command line and return its exit code."""
     output.prepare()

@@ -25,13 +25,15 @@ _OURS = Path(andon.__file__).parent
 def load(target: str) -> list[Agent]:
     """Return the agents that `target` names: FILE or MODULE, or either with :NAME."""
     source, name = _split(target)
-    module = _import_file(source) if _is_file(source) else _import_module(source)
+    is_file = source.endswith(".py") or os.sep in source or Path(source).is_file()
+    module = _import_file(source) if is_file else _import_module(source)
     agents = [
         (variable, found) for variable, found in vars(module).items() if isinstance(found, Agent)
     ]
     if not agents:
+        public = sum(not name.startswith("_") for name in vars(module))
         raise BadInput(
-            f"{source}: expected at least one agent, found none among the {_public(module)} names "
+            f"{source}: expected at least one agent, found none among the {public} names "
             "of the module. An agent is a function marked with @andon.agent."
         )
     if name is None:
@@ -62,10 +64,6 @@ def _once(agents: list[Agent]) -> list[Agent]:
     return list({id(agent): agent for agent in agents}.values())
 
 
-def _public(module: ModuleType) -> int:
-    return sum(not name.startswith("_") for name in vars(module))
-
-
 def _split(target: str) -> tuple[str, str | None]:
     source, colon, name = target.rpartition(":")
     if not colon or Path(target).is_file() or os.sep in name:
@@ -73,10 +71,6 @@ def _split(target: str) -> tuple[str, str | None]:
     if not source or not name:
         raise BadInput(f"{target!r}: expected FILE or MODULE, or one of them with :NAME")
     return source, name
-
-
-def _is_file(source: str) -> bool:
-    return source.endswith(".py") or os.sep in source or Path(source).is_file()
 
 
 def _import_file(source: str) -> ModuleType:

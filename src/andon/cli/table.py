@@ -205,9 +205,6 @@ def _runs_left(text: str) -> bool:
     return any(unicodedata.bidirectional(one) in ("R", "AL", "AN") for one in text)
 
 
-# ── long lines ────────────────────────────────────────────────────────────────────────────────
-
-
 def room(stream: IO[str]) -> int | None:
     """Return the columns of a terminal, or COLUMNS if it is set; None without a terminal."""
     if not stream.isatty():

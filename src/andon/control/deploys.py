@@ -204,9 +204,6 @@ def _versions(
     return versions_after(fleet.served_versions(left), fleet.served_versions(staying))
 
 
-# ── its runs ──────────────────────────────────────────────────────────────────────────────────
-
-
 def _walk(
     store: Store,
     around: Surroundings,
@@ -235,7 +232,8 @@ def _walk(
             for entry in entries
         )
         if run_id in back:
-            in_doubt += _doubts(store, back[run_id])
+            fence = back[run_id].fence
+            in_doubt += sum(left_in_doubt(e.state, e.fence, fence) for e in store.ledger(run_id))
             registered += sum(one.undo_at is not None for one in store.obligations(run_id))
             kept += _is_kept(row, versions)
     return {
@@ -253,17 +251,10 @@ def _walk(
     }
 
 
-def _doubts(store: Store, hold: Hold) -> int:
-    return sum(left_in_doubt(one.state, one.fence, hold.fence) for one in store.ledger(hold.run_id))
-
-
 def _is_kept(row: RunRow, versions: Mapping[str, tuple[list[str], list[str]]]) -> bool:
     """Whether the run continues on its old version while newer versions are served."""
     _, after = versions.get(row.agent, ([], []))
     return bool(after) and row.version not in after and row.state not in TERMINAL
-
-
-# ── following a deploy ────────────────────────────────────────────────────────────────────────
 
 
 def watch(
@@ -302,9 +293,6 @@ def _current(
         store, since - fleet.RECENT_SECONDS, lease_seconds=lease_seconds, thorough=thorough, most=1
     )
     return [one for one in found if one["changed_at"] >= since]
-
-
-# ── failures of a pipeline ────────────────────────────────────────────────────────────────────
 
 
 def failures_named(words: str) -> list[str]:

@@ -28,9 +28,6 @@ def ask(store: Store, chosen: Sequence[WorkerRow], by: str) -> None:
             raise outcome
 
 
-# ── waiting ───────────────────────────────────────────────────────────────────────────────────
-
-
 class Watch:
     """Polls workers until all have ended; calls `on_change` for each whose state changed."""
 
@@ -78,9 +75,6 @@ class Watch:
             "overran": workers.overrun(worker, around.now),
             "blocked_by": workers.blocked_by(self._store, held, around.now),
         }
-
-
-# ── without the store ─────────────────────────────────────────────────────────────────────────
 
 
 def processes(url: str) -> list[int]:

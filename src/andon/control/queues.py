@@ -19,9 +19,6 @@ LONGEST_NAME = 200
 _PERIODS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 
 
-# ── queues ────────────────────────────────────────────────────────────────────────────────────
-
-
 def queues(store: Store) -> list[dict[str, Any]]:
     """Every queue that has runs, an agent or a limit."""
     now, found = store.now(), {row.name: row for row in store.queues()}
@@ -41,9 +38,6 @@ def queues(store: Store) -> list[dict[str, Any]]:
             }
         )
     return listed
-
-
-# ── limits ────────────────────────────────────────────────────────────────────────────────────
 
 
 def limits(store: Store) -> list[dict[str, Any]]:
@@ -117,9 +111,6 @@ def _rate(row: LimitRow) -> str | None:
         if row.per_seconds >= seconds:
             return f"{row.rate}/{row.per_seconds / seconds:g}{unit}"
     return f"{row.rate}/{row.per_seconds:g}s"
-
-
-# ── versions ──────────────────────────────────────────────────────────────────────────────────
 
 
 def versions(store: Store, agent: str | None = None) -> list[dict[str, Any]]:

@@ -144,9 +144,6 @@ def workers(store: Store, *, everything: bool = False) -> list[dict[str, Any]]:
     return found
 
 
-# ── names ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def find(store: Store, names: Sequence[str]) -> list[WorkerRow]:
     """Find workers by id, by host (all live workers on it) or by a unique prefix of an id."""
     fleet = store.fleet(store.now() - RECENT_SECONDS)

@@ -81,8 +81,6 @@ class CommandRunner:
         # for that, so a worker that takes the run over finds no process of it alive.
         self.lease_seconds = settings.lost_contact_seconds + settings.lease_seconds
 
-    # ── each turn ─────────────────────────────────────────────────────────────────────────────
-
     def advance(self, store: Store, child: ChildRecord, notices: list[StopNotice]) -> None:
         """Bring the run's row and the child into agreement, by one action or several."""
         if not self.worker_id:
@@ -113,8 +111,6 @@ class CommandRunner:
     def leave(self, store: Store) -> None:
         if self.worker_id:
             write(store, Depart(worker_id=self.worker_id))
-
-    # ── beginning ─────────────────────────────────────────────────────────────────────────────
 
     def _register(self, store: Store, child: ChildRecord) -> None:
         """Register a worker with the supervisor's own process, so that others notice its death."""
@@ -191,8 +187,6 @@ class CommandRunner:
             if one.id == row.worker and is_gone(here, one)
         )
 
-    # ── while the command runs ────────────────────────────────────────────────────────────────
-
     def _follow(self, store: Store, child: ChildRecord, row: RunRow) -> None:
         if self.is_mine(row):
             if row.stop is not None:
@@ -232,8 +226,6 @@ class CommandRunner:
         if name not in self._said:
             self._said.add(name)
             self._send(do, child=child.name, **words)
-
-    # ── the end ───────────────────────────────────────────────────────────────────────────────
 
     def _is_final(self, child: ChildRecord) -> bool:
         """Whether the supervisor will not start the command again."""

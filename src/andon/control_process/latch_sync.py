@@ -87,8 +87,6 @@ class LatchSync:
         names = ("pulled", "epoch", "at", "by", "why", "via", "order", "unreadable")
         return {name: getattr(found, name) for name in names}
 
-    # ── from here to the store ────────────────────────────────────────────────────────────────
-
     def reconcile(self, store: Store) -> None:
         """Write this host's pull to the store, or clear the latch if the halt was lifted there."""
         found = self._latch.read()
@@ -148,8 +146,6 @@ class LatchSync:
             self._own.channel.send("fleet", order=self._known, known=found)
         if not found["over"] and time.monotonic() < self._follow_until:
             self._own.poll_soon(FOLLOW_SECONDS)
-
-    # ── from the store to here ────────────────────────────────────────────────────────────────
 
     def obey(self, store: Store, attendance: Attendance, notices: list[StopNotice]) -> None:
         mine = [one for one in notices if one.target == self._target]

@@ -67,9 +67,6 @@ def user(name: str | None) -> int | None:
         raise BadInput(f"--uid {name}: there is no user of that name on this host") from None
 
 
-# ── checks ────────────────────────────────────────────────────────────────────────────────────
-
-
 def refuse_latched(home: str) -> None:
     """Refuse to start on a host whose latch is pulled or cannot be read."""
     found = Latch(home).init()
@@ -132,9 +129,6 @@ def why_nowhere(program: str) -> str:
     where = "there is no such file" if os.sep in program else "there is no such program in PATH"
     agent = f". An agent in a file: andon run {shlex.quote(program)}" if ".py" in program else ""
     return f"cannot execute {program!r}: {where}{agent}"
-
-
-# ── spec ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def spec(

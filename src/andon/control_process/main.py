@@ -139,8 +139,6 @@ class ControlProcess:
         self._notified = True
         self._woken.set()
 
-    # ── events of the supervisor ──────────────────────────────────────────────────────────────
-
     def _take_events(self) -> None:
         for event in self.channel.take():
             handler = getattr(self, f"_on_{event.get('event')}", None)
@@ -200,8 +198,6 @@ class ControlProcess:
         if found is not None:
             layer, about, text = found
             self.alerts.send(layer, about, text, event=event)
-
-    # ── orders of the store ───────────────────────────────────────────────────────────────────
 
     def _turn(self) -> None:
         """Poll the latch, and the store if that is due."""
@@ -331,8 +327,6 @@ class ControlProcess:
         runner.advance(store, child, self._notices)
         if not child.alive and not child.quiet:
             self._due = 0.0  # the processes it left behind are being killed
-
-    # ── the end ───────────────────────────────────────────────────────────────────────────────
 
     def _leave(self) -> None:
         """Write what is still due after the supervisor has exited or died."""

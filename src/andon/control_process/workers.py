@@ -68,8 +68,6 @@ class SupervisedWorkers:
         dues = [since + OWN_CHANCE_SECONDS - now for since in self._seen.values()]
         return max(0.0, min((due for due in dues if due > 0), default=1.0))
 
-    # ── beginning ─────────────────────────────────────────────────────────────────────────────
-
     def begin(self) -> None:
         """Let workers start, now that the store is reachable and knows their supervisor."""
         one = self._supervisor
@@ -79,8 +77,6 @@ class SupervisedWorkers:
                 env["ANDON_CONTAINMENT"] = json.dumps(child.containment)
                 env["ANDON_STACKS"] = stalls.stacks_file(one.home, one.id, child.name)
                 self._own.channel.send("go", child=child.name, env=env)
-
-    # ── the end of a worker ───────────────────────────────────────────────────────────────────
 
     def ended(self, child: ChildRecord, event: dict[str, Any]) -> None:
         by = f", asked by {child.asked}" if child.asked else ""
@@ -124,8 +120,6 @@ class SupervisedWorkers:
             ordered=ordered,
         )
         self._own.write(message)
-
-    # ── orders of the store ───────────────────────────────────────────────────────────────────
 
     def inherited(self, seen: FleetState) -> list[StopNotice]:
         """Orders for workers of a dead supervisor that this one has adopted."""
@@ -216,8 +210,6 @@ class SupervisedWorkers:
                 left.append(one)
         return left
 
-    # ── stalls ────────────────────────────────────────────────────────────────────────────────
-
     def stalled(self, event: dict[str, Any]) -> None:
         """Handle a stall that the supervisor has seen; it kills the worker itself."""
         why, seconds = str(event.get("why")), float(event.get("seconds") or 0.0)
@@ -262,8 +254,6 @@ class SupervisedWorkers:
         self._own.fleet_alerts.local("stall", f"{row.id} {run_id}", text)
         if self._own.settings.on_stall == "restart":
             self._own.channel.send("kill", child=child.name, pid=child.pid, order="")
-
-    # ── without a supervisor ──────────────────────────────────────────────────────────────────
 
     def record_gone(self) -> None:
         """The supervisor died: record every process that is certainly gone."""

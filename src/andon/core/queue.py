@@ -117,9 +117,6 @@ def note_begin(interruptions: int) -> bool:
     return interruptions > 0
 
 
-# ── limits ────────────────────────────────────────────────────────────────────────────────────
-
-
 class LimitScope(StrEnum):
     """The kinds of things a limit can apply to."""
 

@@ -40,9 +40,6 @@ class HostEntry(NamedTuple):
     namespace: str = ""  # the pid namespace: in another container a pid means another process
 
 
-# ── finding and making the home ───────────────────────────────────────────────────────────────
-
-
 def find(environ: Mapping[str, str] = os.environ) -> str:
     """Return $ANDON_HOME, else ~/.andon, else /tmp/andon-UID if ~/.andon cannot be created."""
     given = environ.get("ANDON_HOME")
@@ -112,9 +109,6 @@ def write(path: str, content: bytes, *, durable: bool = False) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-# ── entries of live processes ─────────────────────────────────────────────────────────────────
 
 
 def this_process(name: str, kind: str, **more: Any) -> HostEntry:

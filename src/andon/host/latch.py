@@ -45,8 +45,6 @@ class Latch:
         self._known = False  # seen before: if it is missing now, it was deleted
         self._judged: tuple[tuple[bytes, bool] | None, Pulled] = (None, FREE)
 
-    # ── reading ───────────────────────────────────────────────────────────────────────────────────
-
     def init(self) -> Pulled:
         """Create the latch if this home never had one, and return its state."""
         try:
@@ -101,8 +99,6 @@ class Latch:
         except OSError as error:
             return "", f"{self.stop}: {_words(error)}"
         return _identity(found), ""
-
-    # ── pulling ───────────────────────────────────────────────────────────────────────────────
 
     def pull(self, by: str = "", why: str = "", via: str = "", order: str = "") -> Pulled:
         """Pull the latch. Returns the state, which is on disk unless `unwritten` is set.
@@ -191,8 +187,6 @@ class Latch:
             return f"{self.path}: {_words(error)}"
         return ""
 
-    # ── lifting ───────────────────────────────────────────────────────────────────────────────
-
     def clear(self, epoch: int, by: str = "", why: str = "") -> Pulled:
         """Lift the latch if `epoch` is still its newest pull, and return the state.
 
@@ -239,8 +233,6 @@ class Latch:
         with contextlib.suppress(OSError):
             self._keep_ready()
 
-    # ── making ────────────────────────────────────────────────────────────────────────────────
-
     def _make(self) -> None:
         """Create the latch before the id, because an id means that there was a latch."""
         first = record(Pulled(pulled=False, at=time.time(), why="made"))
@@ -280,9 +272,6 @@ class Latch:
             yield _lock(descriptor, seconds)
         finally:
             os.close(descriptor)
-
-
-# ── files ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _lock(descriptor: int, seconds: float) -> bool:

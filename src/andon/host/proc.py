@@ -71,9 +71,6 @@ def _of(pid: int | str, name: str) -> bytes:
     return read(f"/proc/{pid}/{name}")
 
 
-# ── one process ───────────────────────────────────────────────────────────────────────────────
-
-
 def stat(pid: int) -> Stat | None:
     """Return the process with this pid, or None."""
     try:
@@ -258,9 +255,6 @@ def _said(path: str) -> bytes:
         return f"({error.strerror})".encode()
 
 
-# ── many processes ────────────────────────────────────────────────────────────────────────────
-
-
 def every_pid() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -321,9 +315,6 @@ def _by_scan() -> Callable[[int], list[int]]:
     return lambda pid: below.get(pid, [])
 
 
-# ── signals ───────────────────────────────────────────────────────────────────────────────────
-
-
 def open_pidfd(pid: int, ticks: int = 0) -> int:
     """Return a descriptor of this very process, or -1 if it is gone or this is not Linux.
 
@@ -372,9 +363,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-# ── boot and pid namespace ────────────────────────────────────────────────────────────────────
 
 
 @cache

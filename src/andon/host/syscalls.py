@@ -42,9 +42,6 @@ def _syscall(number: int, *arguments: int) -> int:
     return int(_libc().syscall(*words))
 
 
-# ── process attributes ────────────────────────────────────────────────────────────────────────
-
-
 def become_subreaper() -> None:
     """Adopt every descendant whose parent ends. The caller must then reap them too."""
     _prctl(_CHILD_SUBREAPER, 1)

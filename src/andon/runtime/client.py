@@ -272,8 +272,6 @@ class Client:
         """Return the outcomes of a stopped run's tool calls, for `transcript.repair`."""
         return await self._ask(ledger.read, run_id)
 
-    # ── library mode ──────────────────────────────────────────────────────────────────────────
-
     @property
     def _worker(self) -> Worker | None:
         return None if self._leaving is None else self._leaving.worker

@@ -71,8 +71,6 @@ class Context(ModelLoop):
         """Whether the run is about to leave this process; long code outside steps can check it."""
         return self._attempt.exit.stopping
 
-    # ── steps ─────────────────────────────────────────────────────────────────────────────────
-
     async def step(
         self,
         function: Callable[..., Any],
@@ -138,8 +136,6 @@ class Context(ModelLoop):
 
         return await steps.transact(operation, write, decoder, retries)
 
-    # ── effects ───────────────────────────────────────────────────────────────────────────────
-
     async def effect(
         self,
         function: Callable[..., Any],
@@ -174,8 +170,6 @@ class Context(ModelLoop):
             return await effects.carry_out(
                 self._attempt, operation, function, args, kwargs, declared, retries, timeout
             )
-
-    # ── state ─────────────────────────────────────────────────────────────────────────────────
 
     def snapshot(self, state: Any) -> Awaitable[None]:
         """Save the agent's whole state; a resumed run starts with it in `ctx.restored`.
@@ -221,8 +215,6 @@ class Context(ModelLoop):
         operation = inside("partial")
         body = operation.attempt.journal.checkpoints.get(operation.place)
         return None if body is None else value.decode(body)
-
-    # ── waiting ───────────────────────────────────────────────────────────────────────────────
 
     async def sleep(self, seconds: float) -> None:
         """Sleep durably; a long sleep holds no process."""
@@ -323,8 +315,6 @@ class Context(ModelLoop):
             raise Unresolved(f"{operation.kind} {operation.name!r} ended without an outcome")
         return await operation.answer()
 
-    # ── values that must be the same on replay ────────────────────────────────────────────────
-
     def now(self) -> datetime:
         """The current time in UTC, the same on every replay."""
         found = self._value("now", self._attempt.host.clock.now)
@@ -345,8 +335,6 @@ class Context(ModelLoop):
         made = make()
         self._attempt.journal.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(made)))
         return made
-
-    # ── logging, shields and cleanup ──────────────────────────────────────────────────────────
 
     def log(self, text: str, *, level: str = "info") -> None:
         """Write a line for `andon logs`; replay does not write it again."""

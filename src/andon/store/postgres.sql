@@ -2,27 +2,6 @@
 -- who had to wait for the lock judges the row as it is then. Several runs are locked in the order
 -- of their ids, so that two writers do not wait for each other.
 
--- register_agent --
--- The first registration of a version promotes it, unless its worker was told not to. Later than every
--- other, whatever the clock says.
-INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
-                          rate, per_seconds, types)
-VALUES (%(name)s, %(version)s, %(queue)s, %(parameters)s, %(retries)s, andon.now(),
-        CASE WHEN %(promote)s::boolean THEN greatest(andon.now(), (
-          SELECT max(promoted_at) + 0.000001 FROM andon.agents WHERE name = %(name)s)) END,
-        %(at_most)s, %(rate)s, %(per_seconds)s, %(types)s)
-ON CONFLICT (name, version) DO UPDATE
-   SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
-       rate = excluded.rate, per_seconds = excluded.per_seconds, types = excluded.types
-RETURNING parameters;
-
--- promote --
-UPDATE andon.agents a
-   SET promoted_at = greatest(andon.now(), (
-         SELECT max(o.promoted_at) + 0.000001 FROM andon.agents o WHERE o.name = a.name))
- WHERE version = %(version)s AND (%(name)s::text IS NULL OR name = %(name)s)
-RETURNING name;
-
 -- give_back_run --
 -- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
 UPDATE andon.runs
@@ -270,46 +249,6 @@ SELECT id, %(op)s, %(body)s, %(progress)s::text, andon.now() FROM owned
 ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, progress = excluded.progress, at = excluded.at
 RETURNING op;
 
--- settle_run --
--- A message that arrived since the run was read keeps it from going to sleep: `inbox` is judged
--- after the row is locked, and deliver locks it too. So does the wish that it be undone, which
--- keeps it from being over.
-UPDATE andon.runs
-   SET state = CASE WHEN %(sleeps)s::boolean AND inbox > %(seen_inbox)s THEN %(awake_state)s
-                    WHEN %(over)s::boolean AND NOT %(undone)s::boolean AND undoing IS NOT NULL
-                    THEN 'queued' ELSE %(state)s END,
-       returned = CASE WHEN %(keeps_place)s::boolean THEN returned ELSE
-         (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
-          OR (%(over)s::boolean AND NOT %(undone)s::boolean AND undoing IS NOT NULL)) END,
-       worker = NULL,
-       available_at = CASE WHEN %(keeps_place)s::boolean THEN available_at
-                           ELSE andon.now() + %(delay_seconds)s::float8 END,
-       changed_at = andon.now(), waits = %(waits)s, wake_at = %(wake_at)s, error = %(error)s,
-       failures = failures + %(failed)s, fruitless = 0,
-       trial = CASE WHEN %(tried)s::boolean THEN NULL ELSE trial END,
-       version = coalesce(%(version)s, version),
-       undoing = CASE WHEN %(undone)s::boolean THEN NULL ELSE undoing END,
-       undo_at = CASE WHEN %(undo_later)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
-                      THEN andon.now() + %(delay_seconds)s::float8 + {undo_within} END,
-       head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
- WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
-   AND (SELECT epoch FROM andon.meta) = %(epoch)s
-   AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint)
-RETURNING id, state, parent_id, stop;
-
--- deliver --
--- The counter is changed even while the run works, so that it cannot go to sleep past the message.
-UPDATE andon.runs
-   SET inbox = inbox + 1,
-       returned = returned OR state = 'suspended',
-       available_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE available_at END,
-       changed_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE changed_at END,
-       undo_at = CASE WHEN state = 'suspended' THEN
-         andon.now() + {undo_within} ELSE undo_at END,
-       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
- WHERE id = %(run_id)s AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
-RETURNING state;
-
 -- move_run --
 -- By somebody who does not own it: nobody does. `fresh`: as if it had never failed.
 UPDATE andon.runs
@@ -347,18 +286,6 @@ SELECT {run_columns} FROM andon.runs
         OR labels::jsonb @> jsonb_build_object(%(label)s::text, %(label_value)s::text))
    AND (%(before_at)s::float8 IS NULL OR (created_at, id) < (%(before_at)s, %(before_id)s::text))
  ORDER BY created_at DESC, id DESC LIMIT %(limit)s;
-
--- waiting --
--- What waits for a worker now, and what is put aside. Counted from the oldest on and not beyond
--- the limit: it is asked every few seconds.
-SELECT state, queue, agent, version, count(*), greatest(0, andon.now() - min(available_at))
-  FROM (SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon.runs
-                        WHERE state = 'queued' AND available_at <= andon.now()
-                        ORDER BY available_at LIMIT %(limit)s) q
-         UNION ALL
-        SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon.runs
-                        WHERE state = 'stranded' LIMIT %(limit)s) s) w
- GROUP BY state, queue, agent, version ORDER BY state, queue, agent, version;
 
 -- stranded_versions --
 -- Those of which the last word is that nobody carries them.
@@ -467,11 +394,6 @@ RETURNING id;
 UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
  WHERE run_id = %(run_id)s AND fence = %(fence)s AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
-
--- start_of_attempt --
--- What it has started carries this mark. From now on somebody has to look whether that has ended.
-UPDATE andon.attempts SET mark = %(mark)s, threads = threads OR %(threads)s::boolean, quiet = false
- WHERE run_id = %(run_id)s AND fence = %(fence)s;
 
 -- is_ended_by_order --
 -- A hard order about it, or about one of its runs, ends its whole process: whoever says first that it is dead.

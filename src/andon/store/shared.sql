@@ -821,3 +821,81 @@ ON CONFLICT (thread, namespace, checkpoint, task, idx) DO NOTHING;
 INSERT INTO andon.graph_pieces (thread, name, body)
 SELECT :target::text, name, body FROM andon.graph_pieces WHERE thread = :source
 ON CONFLICT (thread, name) DO NOTHING;
+
+-- deliver --
+-- The counter is changed even while the run works, so that it cannot go to sleep past the message.
+UPDATE andon.runs
+   SET inbox = inbox + 1,
+       returned = returned OR state = 'suspended',
+       available_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE available_at END,
+       changed_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE changed_at END,
+       undo_at = CASE WHEN state = 'suspended' THEN
+         andon.now() + {undo_within} ELSE undo_at END,
+       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
+ WHERE id = :run_id AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+RETURNING state;
+
+-- waiting --
+-- What waits for a worker now, and what is put aside. Counted from the oldest on and not beyond
+-- the limit: it is asked every few seconds.
+SELECT state, queue, agent, version, count(*), greatest(0, andon.now() - min(available_at))
+  FROM (SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon.runs
+                        WHERE state = 'queued' AND available_at <= andon.now()
+                        ORDER BY available_at LIMIT :limit) q
+         UNION ALL
+        SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon.runs
+                        WHERE state = 'stranded' LIMIT :limit) s) w
+ GROUP BY state, queue, agent, version ORDER BY state, queue, agent, version;
+
+-- promote --
+UPDATE andon.agents AS a
+   SET promoted_at = greatest(andon.now(), coalesce((
+         SELECT max(o.promoted_at) FROM andon.agents o WHERE o.name = a.name), 0) + 0.000001)
+ WHERE version = :version AND (:name::text IS NULL OR name = :name)
+RETURNING name;
+
+-- register_agent --
+-- The first registration of a version promotes it, unless its worker was told not to. Later than every
+-- other, whatever the clock says.
+INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
+                          rate, per_seconds, types)
+VALUES (:name, :version, :queue, :parameters, :retries, andon.now(),
+        CASE WHEN :promote::boolean THEN greatest(andon.now(), coalesce((
+          SELECT max(promoted_at) FROM andon.agents WHERE name = :name), 0) + 0.000001) END,
+        :at_most, :rate, :per_seconds, :types)
+ON CONFLICT (name, version) DO UPDATE
+   SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
+       rate = excluded.rate, per_seconds = excluded.per_seconds, types = excluded.types
+RETURNING parameters;
+
+-- start_of_attempt --
+-- What it has started carries this mark. From now on somebody has to look whether that has ended.
+UPDATE andon.attempts SET mark = :mark, threads = threads OR :threads::boolean, quiet = false
+ WHERE run_id = :run_id AND fence = :fence;
+
+-- settle_run --
+-- A message that arrived since the run was read keeps it from going to sleep: `inbox` is judged
+-- after the row is locked, and deliver locks it too. So does the wish that it be undone, which
+-- keeps it from being over.
+UPDATE andon.runs
+   SET state = CASE WHEN :sleeps::boolean AND inbox > :seen_inbox THEN :awake_state
+                    WHEN :over::boolean AND NOT :undone::boolean AND undoing IS NOT NULL
+                    THEN 'queued' ELSE :state END,
+       returned = CASE WHEN :keeps_place::boolean THEN returned ELSE
+         (:returned::boolean OR (:sleeps::boolean AND inbox > :seen_inbox)
+          OR (:over::boolean AND NOT :undone::boolean AND undoing IS NOT NULL)) END,
+       worker = NULL,
+       available_at = CASE WHEN :keeps_place::boolean THEN available_at
+                           ELSE andon.now() + :delay_seconds::float8 END,
+       changed_at = andon.now(), waits = :waits, wake_at = :wake_at, error = :error,
+       failures = failures + :failed, fruitless = 0,
+       trial = CASE WHEN :tried::boolean THEN NULL ELSE trial END,
+       version = coalesce(:version, version),
+       undoing = CASE WHEN :undone::boolean THEN NULL ELSE undoing END,
+       undo_at = CASE WHEN :undo_later::boolean OR (:sleeps::boolean AND inbox > :seen_inbox)
+                      THEN andon.now() + :delay_seconds::float8 + {undo_within} END,
+       head_seq = coalesce(:seq::bigint, head_seq), head_hash = coalesce(:hash::text, head_hash)
+ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
+   AND (SELECT epoch FROM andon.meta) = :epoch
+   AND (:before::bigint IS NULL OR head_seq = :before::bigint)
+RETURNING id, state, parent_id, stop;

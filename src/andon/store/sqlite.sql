@@ -1,26 +1,5 @@
 -- SQLite. Writers take the one write lock with BEGIN IMMEDIATE, so no row is ever claimed twice.
 
--- register_agent --
--- The first registration of a version promotes it, unless its worker was told not to. Later than every
--- other, whatever the clock says.
-INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
-                          rate, per_seconds, types)
-VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'),
-        CASE WHEN :promote THEN max(unixepoch('subsec'), coalesce((
-          SELECT max(promoted_at) FROM andon_agents WHERE name = :name), 0) + 0.000001) END,
-        :at_most, :rate, :per_seconds, :types)
-ON CONFLICT (name, version) DO UPDATE
-   SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
-       rate = excluded.rate, per_seconds = excluded.per_seconds, types = excluded.types
-RETURNING parameters;
-
--- promote --
-UPDATE andon_agents
-   SET promoted_at = max(unixepoch('subsec'), coalesce((
-         SELECT max(o.promoted_at) FROM andon_agents o WHERE o.name = andon_agents.name), 0) + 0.000001)
- WHERE version = :version AND (:name IS NULL OR name = :name)
-RETURNING name;
-
 -- give_back_run --
 -- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
 UPDATE andon_runs
@@ -227,43 +206,6 @@ SELECT :run_id, :op, :body, :progress, unixepoch('subsec') FROM andon_runs
 ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, progress = excluded.progress, at = excluded.at
 RETURNING op;
 
--- settle_run --
--- A message that arrived since the run was read keeps it from going to sleep; and the wish that it
--- be undone, from being over.
-UPDATE andon_runs
-   SET state = CASE WHEN :sleeps AND inbox > :seen_inbox THEN :awake_state
-                    WHEN :over AND NOT :undone AND undoing IS NOT NULL THEN 'queued'
-                    ELSE :state END,
-       returned = CASE WHEN :keeps_place THEN returned
-                       ELSE (:returned OR (:sleeps AND inbox > :seen_inbox)
-                             OR (:over AND NOT :undone AND undoing IS NOT NULL)) END,
-       worker = NULL,
-       available_at = CASE WHEN :keeps_place THEN available_at
-                           ELSE unixepoch('subsec') + :delay_seconds END,
-       changed_at = unixepoch('subsec'), waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,
-       fruitless = 0, trial = CASE WHEN :tried THEN NULL ELSE trial END, version = coalesce(:version, version),
-       undoing = CASE WHEN :undone THEN NULL ELSE undoing END,
-       undo_at = CASE WHEN :undo_later OR (:sleeps AND inbox > :seen_inbox)
-                      THEN unixepoch('subsec') + :delay_seconds + {undo_within} END,
-       head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
- WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
-   AND (SELECT epoch FROM andon_meta) = :epoch
-   AND (:before IS NULL OR head_seq = :before)
-RETURNING id, state, parent_id, stop;
-
--- deliver --
--- The counter is changed even while the run works, so that it cannot go to sleep past the message.
-UPDATE andon_runs
-   SET inbox = inbox + 1,
-       returned = CASE WHEN state = 'suspended' THEN 1 ELSE returned END,
-       available_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE available_at END,
-       changed_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE changed_at END,
-       undo_at = CASE WHEN state = 'suspended' THEN
-         unixepoch('subsec') + {undo_within} ELSE undo_at END,
-       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
- WHERE id = :run_id AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
-RETURNING state;
-
 -- move_run --
 -- By somebody who does not own it: nobody does. `fresh`: as if it had never failed.
 UPDATE andon_runs
@@ -299,18 +241,6 @@ SELECT {run_columns} FROM andon_runs
                                    WHERE l.key = :label AND l.value = :label_value))
    AND (:before_at IS NULL OR (created_at, id) < (:before_at, :before_id))
  ORDER BY created_at DESC, id DESC LIMIT :limit;
-
--- waiting --
--- What waits for a worker now, and what is put aside. Counted from the oldest on and not beyond
--- the limit: it is asked every few seconds.
-SELECT state, queue, agent, version, count(*), max(0, unixepoch('subsec') - min(available_at))
-  FROM (SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon_runs
-                        WHERE state = 'queued' AND available_at <= unixepoch('subsec')
-                        ORDER BY available_at LIMIT :limit)
-         UNION ALL
-        SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon_runs
-                        WHERE state = 'stranded' LIMIT :limit))
- GROUP BY state, queue, agent, version ORDER BY state, queue, agent, version;
 
 -- stranded_versions --
 -- Those of which the last word is that nobody carries them.
@@ -377,11 +307,6 @@ RETURNING id;
 UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
  WHERE run_id = :run_id AND fence = :fence AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
-
--- start_of_attempt --
--- What it has started carries this mark. From now on somebody has to look whether that has ended.
-UPDATE andon_attempts SET mark = :mark, threads = max(threads, :threads), quiet = 0
- WHERE run_id = :run_id AND fence = :fence;
 
 -- is_ended_by_order --
 -- A hard order about it, or about one of its runs, ends its whole process: whoever says first that it is dead.

@@ -122,9 +122,6 @@ class AgentRow(Struct):
     types: str = "{}"  # JSON: the types of its parameters, as far as they are known
 
 
-# ── writes ────────────────────────────────────────────────────────────────────────────────────
-
-
 class Register(Struct):
     """A worker starts. Answers (epoch, the store's time)."""
 

@@ -81,8 +81,6 @@ class Supervisor:
         """All children but the control process."""
         return [child for child in self.children if child.kind != "control"]
 
-    # ── the loop ──────────────────────────────────────────────────────────────────────────────
-
     def open(self, listener: socket.socket) -> None:
         """Accept clients, and register this supervisor as alive."""
         self.server = SocketServer(self.loop, listener, self.requests.from_people)
@@ -188,8 +186,6 @@ class Supervisor:
             elif number != signal.SIGCHLD:
                 self.leave(signal.Signals(number).name)
 
-    # ── ending processes ──────────────────────────────────────────────────────────────────────
-
     def kill_of(self, child: Child) -> TreeKill | None:
         return next((each for each in self.kills if each.covers(child)), None)
 
@@ -243,8 +239,6 @@ class Supervisor:
         self.say("supervisor", f"overrun: {what} takes longer than {seconds:.1f} s; {then}")
         self.channel.send("overrun", what=what, seconds=round(seconds, 3), next=then)
 
-    # ── permission to start ───────────────────────────────────────────────────────────────────
-
     def blocked(self) -> bool:
         """Whether nothing may be started; checked before every start."""
         return self.lost or self.halt_state.holds()
@@ -279,8 +273,6 @@ class Supervisor:
         if targets:
             self.kill(targets, self.report_killed, why="lost contact")
 
-    # ── exiting ───────────────────────────────────────────────────────────────────────────────
-
     def leave(self, why: str) -> None:
         """Drain: ask the children to exit; on a second call kill them at once."""
         if not self.leaving:
@@ -295,8 +287,6 @@ class Supervisor:
             self.say("supervisor", f"{why} again: children are ended now")
             self.kill(alive, self.report_killed, why="drain")
         self.exit.skip_wait()
-
-    # ── reporting ─────────────────────────────────────────────────────────────────────────────
 
     def say(self, name: str, text: str) -> None:
         """Print a line to stderr; a child's name cannot send control codes to the terminal."""

@@ -43,9 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-# ── fixtures ──────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="session")
 def andon_cluster() -> Iterator[Any]:
     """A PostgreSQL server for the tests of this session."""
@@ -110,9 +107,6 @@ def crashtest() -> "Callable[..., Report]":
         return report
 
     return check
-
-
-# ── one test for each kill ────────────────────────────────────────────────────────────────────
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

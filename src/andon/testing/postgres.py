@@ -65,7 +65,8 @@ class Cluster:
 
     def __init__(self) -> None:
         programs = find_programs()
-        self.account = _unprivileged_account()
+        # PostgreSQL refuses to run as root.
+        self.account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self.directory = _new_directory(self.account)
         self.log = self.directory / "log"
         self.port = _free_port()
@@ -215,11 +216,6 @@ class Cluster:
 
     def _log_end(self) -> str:
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-20:])
-
-
-def _unprivileged_account() -> pwd.struct_passwd | None:
-    """Choose the account to run as: PostgreSQL refuses to run as root."""
-    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
 def _environment() -> dict[str, str]:

@@ -103,9 +103,6 @@ def _body(call: dict[str, Any]) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-# ── repair ────────────────────────────────────────────────────────────────────────────────────
-
-
 def repaired(
     messages: list[Any], ledger: Ledger | None, policy: Policy
 ) -> tuple[list[Any], RepairPlan]:

@@ -161,9 +161,6 @@ def _unserved(
     return found + broken
 
 
-# ── repair ────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass
 class _Said:
     """A message being written: its blocks with their original places."""

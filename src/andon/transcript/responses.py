@@ -133,9 +133,6 @@ def _output(
     return []
 
 
-# ── repair ────────────────────────────────────────────────────────────────────────────────────
-
-
 def repaired(
     items: list[Any], ledger: Ledger | None, policy: Policy
 ) -> tuple[list[Any], RepairPlan]:

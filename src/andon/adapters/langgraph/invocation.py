@@ -78,8 +78,6 @@ class Invocation(RunControl):
         step = {"kind": EntryKind.STEP, "name": _STEP, "key": key, "place": "", "digest": digest}
         return self.attempt.journal.replay.find(**step) is not None
 
-    # ── called by the saver ───────────────────────────────────────────────────────────────────
-
     def begin(self, found: CheckpointTuple | None, config: RunnableConfig) -> str | None:
         """Journal the starting checkpoint and return it, the same in every later attempt."""
         durability = config["configurable"].get("__pregel_durability")
@@ -150,8 +148,6 @@ class Invocation(RunControl):
                 "changed code a new version. To continue with the original code: andon resume."
             )
             raise _on_loop(self.attempt, lambda: self.attempt.exit.stop("diverged", error))
-
-    # ── called by LangGraph before each step ──────────────────────────────────────────────────
 
     @property
     def drain_requested(self) -> bool:

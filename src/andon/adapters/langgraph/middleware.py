@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from andon.runtime.attempt.attempt import Attempt
     from andon.store.store import EffectRow
 
-# ── the middleware ────────────────────────────────────────────────────────────────────────────
-
 
 class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
     """Journals and gates every model call and tool call of an agent. Put it first in the list.
@@ -228,9 +226,6 @@ def _rejected(call: Any) -> Iterator[list[Any]]:
         refusal.append(wire.message(call, str(error), "error"))
 
 
-# ── exceptions of LangGraph that unwind a node: no outcome of a step or effect ────────────────
-
-
 class _Bubble(BaseException):
     """Unwinds through a step, which then has no outcome."""
 
@@ -253,9 +248,6 @@ def _bubbled(given: list[Any]) -> Iterator[None]:
         raise (passed.__cause__ or passed) from None
     finally:
         given.clear()
-
-
-# ── text streamed so far ──────────────────────────────────────────────────────────────────────
 
 
 class _Partial(BaseCallbackHandler):
@@ -285,9 +277,6 @@ def _streamed() -> Iterator[None]:
         yield
     finally:
         var_child_runnable_config.reset(before)
-
-
-# ── calls without results ─────────────────────────────────────────────────────────────────────
 
 
 def _orphans(messages: Sequence[Any]) -> list[Any]:

@@ -102,8 +102,6 @@ class AndonSaver(BaseCheckpointSaver[str]):
         self._writer.close()
         self._store.close()
 
-    # ── saving ────────────────────────────────────────────────────────────────────────────────
-
     def put(
         self,
         config: RunnableConfig,
@@ -186,8 +184,6 @@ class AndonSaver(BaseCheckpointSaver[str]):
         """Return the next version; equal numbers in two forks of a thread are distinct versions."""
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:010}.{os.urandom(6).hex()}"
-
-    # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         loop = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 (see _found)
@@ -282,8 +278,6 @@ class AndonSaver(BaseCheckpointSaver[str]):
             return self.serde.loads_typed(found)
         return [self.serde.loads_typed(one) for one in found]
 
-    # ── deleting ──────────────────────────────────────────────────────────────────────────────
-
     def delete_thread(self, thread_id: str) -> None:
         self._write(DropThread(thread=str(thread_id)))
 
@@ -334,8 +328,6 @@ class AndonSaver(BaseCheckpointSaver[str]):
                 break
             row = self._read(row.thread, row.namespace, row.parent)
         return needed
-
-    # ── asynchronous versions ─────────────────────────────────────────────────────────────────
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         loop = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 (see _found)

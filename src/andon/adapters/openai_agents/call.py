@@ -141,8 +141,6 @@ class Called:
         if not self.shown.done():
             self.shown.set_result((result, asks))
 
-    # ── approvals ─────────────────────────────────────────────────────────────────────────────
-
     async def _decided(self, ctx: Context, result: Any, leg: int) -> Any:
         """Ask people about the calls that need approval, show the asks to the caller, and wait."""
         keys = [f"approve/{leg}/{item.call_id}" for item in result.interruptions]

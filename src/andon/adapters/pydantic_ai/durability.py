@@ -156,9 +156,6 @@ def _refuse_unseen(leaf: AbstractToolset[Any], seen: set[int]) -> None:
         )
 
 
-# ── operations by their kind ──────────────────────────────────────────────────────────────────
-
-
 class _Operations(durable.DurableOperationBackend[None]):
     def __init__(self, durability: AndonDurability) -> None:
         self.durability = durability
@@ -230,7 +227,8 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
         quiet = kind == "mcp" or getattr(tool, "is_async", False)
         function = _acting(self._declaration(params, tool, names), quiet)
         approve = bool(names & self.durability.approve)
-        return _payload(await context.tool(call_id, name, arguments, function, approve=approve))
+        stored = await context.tool(call_id, name, arguments, function, approve=approve)
+        return stored[OTHER] if is_other(stored) else {"result": stored, "kind": "tool_return"}
 
     async def _effect(self, context: Any, params: Any) -> Any:
         """Execute a capability's operation, which may act: once, unless declared otherwise."""
@@ -303,9 +301,6 @@ def _declared(given: str | Callable[..., Any] | None) -> Declaration:
     return found
 
 
-# ── facts from the framework ──────────────────────────────────────────────────────────────────
-
-
 def _asked(params: Any) -> tuple[str, str, dict[str, Any]]:
     """Return the call as the model made it: its id, name and arguments."""
     ctx: RunContext[Any] = params.ctx
@@ -369,13 +364,6 @@ def _stored(payload: Any) -> Any:
     if plain and payload["kind"] == "tool_return" and not is_other(payload["result"]):
         return payload["result"]
     return {OTHER: payload} if isinstance(payload, dict) else payload
-
-
-def _payload(stored: Any) -> Any:
-    return stored[OTHER] if is_other(stored) else {"result": stored, "kind": "tool_return"}
-
-
-# ── runs ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def run(

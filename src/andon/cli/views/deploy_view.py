@@ -54,9 +54,6 @@ def _stall(found: dict[str, Any]) -> str:
     return "; ".join([str(found.get("why", "no progress")), *words])
 
 
-# ── deploys ───────────────────────────────────────────────────────────────────────────────────
-
-
 def listing(found: Sequence[dict[str, Any]], orchestrator_seconds: float = 0.0) -> None:
     """Print `andon deploys`."""
     if not found:
@@ -194,9 +191,6 @@ def refuse(found: dict[str, int]) -> str:
     """Explain why --fail-on fails the pipeline."""
     words = ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in found.items())
     return f"the deploy fails by --fail-on: {words}. Look: {command('deploys')}"
-
-
-# ── following a deploy ────────────────────────────────────────────────────────────────────────
 
 
 class DeployProgress:

@@ -62,9 +62,6 @@ RECEIPTS = (
 )
 
 
-# ── one receipt ───────────────────────────────────────────────────────────────────────────────
-
-
 def receipt(
     found: dict[str, Any],
     outcomes: Mapping[str, KillOutcome] | None = None,

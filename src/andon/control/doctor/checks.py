@@ -81,9 +81,6 @@ def examine(
                 yield Check(name, FAIL, str(error))
 
 
-# ── the machine ───────────────────────────────────────────────────────────────────────────────
-
-
 def _pidfd() -> Check:
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -119,9 +116,6 @@ def _time_to_disk(folder: Path) -> float:
         file.flush()
         os.fsync(file.fileno())
         return time.perf_counter() - began
-
-
-# ── the store ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _database(store: Store) -> Iterator[Check]:
@@ -239,9 +233,6 @@ def _is_free(path: Path) -> bool:
     return True
 
 
-# ── workers and runs ──────────────────────────────────────────────────────────────────────────
-
-
 def _workers(store: Store) -> Iterator[Check]:
     around = Surroundings(store)
     live = around.live
@@ -262,9 +253,6 @@ def _drains(store: Store) -> Iterator[Check]:
         for busy in fleet.blocked_by(store, held, now)[:1]:
             found += f": run {busy['run']} {busy['doing']}"
         yield Check("drain", WARN, found, f"kill -9 {worker.pid} on {worker.host} loses nothing")
-
-
-# ── grace ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _steps(settings: Settings, store: Store) -> Iterator[Check]:

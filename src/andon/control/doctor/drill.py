@@ -57,8 +57,6 @@ class Round:
         finally:
             self.close()
 
-    # ── the fleet ─────────────────────────────────────────────────────────────────────────────
-
     def _start(self, say: "OnProgress") -> None:
         total = len(self.members)
         words = f"starting {total} agents that resist stopping"
@@ -165,8 +163,6 @@ class Round:
             for member in runs:
                 requests.start(store, RUNS[member.kind], kwargs={"pipe": member.pipe})
 
-    # ── the halt ──────────────────────────────────────────────────────────────────────────────
-
     def _halt(self) -> dict[str, Any]:
         """Run `andon halt`, and watch the pipes from outside until all have ended."""
         began = time.monotonic()
@@ -227,8 +223,6 @@ class Round:
             "receipt": receipt,
             "by": sorted({str(child.get("by")) for o in owners for child in o.get("children", ())}),
         }
-
-    # ── after the halt ────────────────────────────────────────────────────────────────────────
 
     def _try_to_start(self) -> dict[str, Any]:
         """Start a supervisor in the halted home; neither its command nor its worker may start."""
@@ -293,9 +287,6 @@ def _states(home: str, pid: int) -> dict[str, str]:
                 found = received.get("status", received)["children"]
                 return {str(one["child"]): str(one["state"]) for one in found}
     return {}
-
-
-# ── several rounds ────────────────────────────────────────────────────────────────────────────
 
 
 def passed(report: dict[str, Any]) -> bool:

@@ -75,9 +75,6 @@ def _percent(part: int, whole: int) -> str:
     return f"{share:.0f} % of {whole:,} steps" if share >= 1 else f"{part:,} of {whole:,} steps"
 
 
-# ── signals ───────────────────────────────────────────────────────────────────────────────────
-
-
 def lines_above(pid: int) -> list[list[str]]:
     """The command lines of a process and of its ancestors, up to PID 1."""
     found: list[list[str]] = []

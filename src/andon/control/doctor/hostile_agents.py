@@ -28,9 +28,6 @@ STORM_SECONDS = 5.0
 STORM_PAUSE_SECONDS = 0.005
 
 
-# ── members ───────────────────────────────────────────────────────────────────────────────────
-
-
 def join(pipe: str) -> int:
     """Hold the pipe open and write this process's identity to it."""
     signal.alarm(LIFE_SECONDS)
@@ -83,9 +80,6 @@ def _stay(into: int) -> None:
 def _ignore_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-
-
-# ── kinds ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def cooperative() -> None:

@@ -20,48 +20,44 @@ def hold_pipe(pipe: str) -> None:
     subprocess.run(command, check=True, timeout=hostile_agents.LIFE_SECONDS)  # noqa: S603
 
 
+async def on_loop(pipe: str, resist: str) -> None:
+    """Resist on the worker's event loop."""
+    hold_pipe(pipe)
+    getattr(hostile_agents, resist)()
+
+
+async def cancelled(pipe: str) -> None:
+    hold_pipe(pipe)
+    await hostile_agents.swallow()
+
+
+def in_thread(pipe: str) -> None:
+    hold_pipe(pipe)
+    hostile_agents.wait_in_c()
+
+
 @andon.agent
 async def swallows_cancellation(ctx: andon.Context, pipe: str) -> None:
     """Ignores every cancellation, inside a step."""
-
-    async def swallow() -> None:
-        hold_pipe(pipe)
-        await hostile_agents.swallow()
-
-    await ctx.step(swallow)
+    await ctx.step(cancelled, pipe)
 
 
 @andon.agent
 async def holds_the_gil(ctx: andon.Context, pipe: str) -> None:
     """Holds the GIL, so that nothing else in its worker runs, the heartbeat included."""
-
-    async def hold() -> None:
-        hold_pipe(pipe)
-        hostile_agents.holds_the_gil()
-
-    await ctx.step(hold)
+    await ctx.step(on_loop, pipe, "holds_the_gil")
 
 
 @andon.agent
 async def blocked_in_c(ctx: andon.Context, pipe: str) -> None:
     """Waits in C, in a plain function."""
-
-    def wait() -> None:
-        hold_pipe(pipe)
-        hostile_agents.wait_in_c()
-
-    await ctx.step(wait)
+    await ctx.step(in_thread, pipe)
 
 
 @andon.agent
 async def main_thread_ended(ctx: andon.Context, pipe: str) -> None:
     """Ends its worker's main thread: the worker looks like a zombie, but another thread goes on."""
-
-    async def leave() -> None:
-        hold_pipe(pipe)
-        hostile_agents.main_thread_ended()
-
-    await ctx.step(leave)
+    await ctx.step(on_loop, pipe, "main_thread_ended")
 
 
 @andon.agent

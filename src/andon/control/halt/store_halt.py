@@ -69,9 +69,6 @@ def _write_order(store: Store, words: dict[str, Any]) -> str:
     return _write_order(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
 
 
-# ── proof ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def prove(store: Store, order: str, end: float, say: Say) -> None:
     """Poll until every target is proved or the time is over; `say` each change."""
     reported: dict[str, Any] = {}

@@ -106,9 +106,6 @@ def _error(row: RunRow) -> str:
     return failure(json.loads(row.error))
 
 
-# ── waits ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def _waits(waits: Sequence[dict[str, Any]], now: float) -> str:
     """All waits of a run; several children are only counted, as `andon ps` lists them below it."""
     children = [wait for wait in waits if wait.get("kind") == "child"]

@@ -88,8 +88,6 @@ class StopProof:
             times.append(self.row.escalate_at - now)
         return max(min([POLL_SECONDS, *(seconds for seconds in times if seconds > 0)]), 0.005)
 
-    # ── kills ─────────────────────────────────────────────────────────────────────────────────
-
     def _end_processes(self, now: float) -> bool:
         """Kill workers that are overdue and record those that are gone; returns whether any was."""
         rows = [*self.targets, *self._earlier]
@@ -137,8 +135,6 @@ class StopProof:
         grace = GRACE_SECONDS if self.row.kind in POLITE else 0.0
         fenced = row.stage == Stage.FENCED and now - (row.fenced_at or now) >= grace
         return fenced or row.stage == Stage.UNPROVED
-
-    # ── progress ──────────────────────────────────────────────────────────────────────────────
 
     def _report(self) -> None:
         if len(self.targets) > MOST_REPORTED:

@@ -144,9 +144,6 @@ def _unproved(store: Store | None, orders: Sequence[StopRow]) -> list[dict[str, 
     ]
 
 
-# ── lifting ───────────────────────────────────────────────────────────────────────────────────
-
-
 def lift(
     store: Store | None, seen: ShownLatches, *, by: str, why: str, epoch: int | None = None
 ) -> dict[str, Any]:

@@ -130,9 +130,6 @@ def last_sign(noticed_at: float, signs: Iterable[float | None]) -> float:
     return max(known, default=noticed_at)
 
 
-# ── workers that left together ────────────────────────────────────────────────────────────────
-
-
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that was ordered to drain, or that has ended."""
 
@@ -177,9 +174,6 @@ def versions_after(
         carried = {version for name, version in staying if name == agent}
         found[agent] = sorted(old), sorted(carried - old or carried)
     return found
-
-
-# ── promises that a deploy must keep ──────────────────────────────────────────────────────────
 
 
 def is_lost(
@@ -260,9 +254,6 @@ def overruns(
     if ended != "overrun":
         return []
     return [name for name, overran in phases if overran and name != Phase.BOUNDARY] or ["exit"]
-
-
-# ── recommended grace periods ─────────────────────────────────────────────────────────────────
 
 
 def steps_have(grace_seconds: float) -> float:

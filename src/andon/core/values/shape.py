@@ -111,9 +111,6 @@ def _object(annotated: Any, inner: Callable[[Any], Shape]) -> Shape:
     }
 
 
-# ── whether a value fits ──────────────────────────────────────────────────────────────────────
-
-
 def misfit(shape: Shape, given: Any, path: str = "") -> str | None:
     """Return why a value does not fit, in words; None if it fits or if that is unknown."""
     if isinstance(shape, str):

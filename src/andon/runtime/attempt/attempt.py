@@ -130,8 +130,6 @@ class Attempt:
             self.exit.error = error
             return str(await self.host.writer.write(settlement.stranding(self)))
 
-    # ── loading ───────────────────────────────────────────────────────────────────────────────
-
     async def _load(self) -> None:
         if self.run.start is not None:
             loaded = Loaded.untouched(self.run.start)
@@ -158,8 +156,6 @@ class Attempt:
             self.root.restart(replay.root)
             await self.read(self.state.load, self.host.store, replay.snapshot)
         point("attempt:loaded")
-
-    # ── executing ─────────────────────────────────────────────────────────────────────────────
 
     async def play(self) -> tuple[str, Any] | None:
         """Call the agent's code; return None if the attempt left before the code ended."""
@@ -224,8 +220,6 @@ class Attempt:
         self.exit.check()
         self.touched = True
 
-    # ── coming to rest ────────────────────────────────────────────────────────────────────────
-
     async def _unwind(self) -> None:
         """Wait until the run's code has ended; cancel code that does not end by itself.
 
@@ -284,8 +278,6 @@ class Attempt:
         if killed and self.exit.order is not None:
             await self.processes.report(self.exit.order)
         return await self.processes.end_all(at_once=killed)
-
-    # ── settling ──────────────────────────────────────────────────────────────────────────────
 
     async def _settle(self, outcome: tuple[str, Any] | None) -> str:
         await self.journal.flush()
@@ -359,8 +351,6 @@ class Attempt:
                 return "fenced" if fenced else state
         return "killed" if self.exit.reason == "killed" else "unavailable"
 
-    # ── cleaning up ───────────────────────────────────────────────────────────────────────────
-
     @property
     def scratch(self) -> Path:
         """A folder for files, deleted when the attempt ends."""
@@ -374,8 +364,6 @@ class Attempt:
         await cleanup.carry_out(self.cleanups, f"run {self.run.id}", self.host.drain.left)
         if self._scratch is not None:
             await self.in_thread(functools.partial(shutil.rmtree, self._scratch, True))
-
-    # ── services for operations ───────────────────────────────────────────────────────────────
 
     async def in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
         return await self.loop.run_in_executor(self.host.threads, function, *args)

@@ -58,8 +58,6 @@ class Exit:
         self._yielding: set[Any] = set()  # tasks that wait for other branches before they unwind
         self._changes: list[asyncio.Future[None]] = []
 
-    # ── leaving ───────────────────────────────────────────────────────────────────────────────
-
     def leave(self, reason: str, error: BaseException | None = None) -> None:
         """End this attempt without an outcome of the agent's code. The first reason stands.
 
@@ -103,8 +101,6 @@ class Exit:
         if not self.hands and not self.shielded:
             self.leave("drained")
 
-    # ── at a boundary ─────────────────────────────────────────────────────────────────────────
-
     @property
     def stopping(self) -> bool:
         """Whether the run is about to leave this process."""
@@ -129,8 +125,6 @@ class Exit:
             kind = None if self.order is None else self.order.kind
             self.leave("drained" if kind is None else _POLITE.get(kind, "killed"))
         return self.reason is not None
-
-    # ── operations in hand ────────────────────────────────────────────────────────────────────
 
     def begin_operation(self, name: str, *, cuttable: bool = False) -> Hand:
         task = asyncio.current_task(self._loop)
@@ -172,8 +166,6 @@ class Exit:
         finally:
             self._yielding.discard(task)
 
-    # ── orders ────────────────────────────────────────────────────────────────────────────────
-
     def take_order(self, order: StopNotice) -> None:
         """Take an order that stops the run; the caller has compared it with any earlier order."""
         self.order = order
@@ -192,8 +184,6 @@ class Exit:
                     hand.task.cancel()
         if not any(self._holds_up(hand) for hand in self.hands):
             self.leave(_POLITE[self.order.kind])
-
-    # ── changes ───────────────────────────────────────────────────────────────────────────────
 
     async def changed(self, seconds: float | None = None, also: "set[Any] | None" = None) -> None:
         """Return when something has changed, one of `also` has ended, or the time is over."""

@@ -86,8 +86,6 @@ class Journal:
         if self._last is not None:
             await self.durable(self._last)
 
-    # ── results that wait for the next write ──────────────────────────────────────────────────
-
     @property
     def holds(self) -> bool:
         return self._held is not None
@@ -108,8 +106,6 @@ class Journal:
         if self._held is not None:
             self._last = self._host.writer.submit(self._message(()))
             self._last.add_done_callback(retrieve)
-
-    # ── entries ───────────────────────────────────────────────────────────────────────────────
 
     def number(
         self, drafts: Sequence[Draft]
@@ -249,8 +245,6 @@ class Journal:
         if self._last is future:
             self._last = None
 
-    # ── the user's own transactions ───────────────────────────────────────────────────────────
-
     def _behind_gate(self, drafts: list[Draft]) -> "asyncio.Future[Any]":
         assert self._gate is not None
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -312,8 +306,6 @@ class Journal:
             raise
         await self._turns.take(self.seq)
         return back
-
-    # ── partial progress and log lines ────────────────────────────────────────────────────────
 
     async def flush(self) -> None:
         """Make everything durable that was written without waiting."""

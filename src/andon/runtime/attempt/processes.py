@@ -33,8 +33,6 @@ class RunProcesses:
         self.started = attribution.StartedProcesses(host.new_mark, self._record)
         self.ended = ""  # names of those that were ended with the run
 
-    # ── when they start ───────────────────────────────────────────────────────────────────────
-
     def _record(self, *, threads: bool = False) -> None:
         """Record that the run starts a process or thread. Safe from any thread.
 
@@ -69,8 +67,6 @@ class RunProcesses:
                 f"run {self._run.id} starts a process, which has to be written down first: the "
                 f"store has not done that within {NOTE_SECONDS:g} s. The process was not started"
             ) from None
-
-    # ── when the attempt ends ─────────────────────────────────────────────────────────────────
 
     async def end(self, *, at_once: bool) -> bool:
         """End the run's processes before another worker continues it; False if some are left."""

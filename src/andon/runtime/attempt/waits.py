@@ -52,8 +52,6 @@ class Waits:
         self._considering = False
         self._again: asyncio.TimerHandle | None = None
 
-    # ── messages ──────────────────────────────────────────────────────────────────────────────
-
     def take(self, kind: str, name: str) -> InboxMessage | None:
         for message in self.inbox:
             if (message.kind, message.name) == (kind, name):
@@ -82,8 +80,6 @@ class Waits:
             if message is not None:
                 wait.future.set_result(message)
         self.consider_soon()
-
-    # ── waiting ───────────────────────────────────────────────────────────────────────────────
 
     async def wait_for(
         self, kind: str, name: str, wake_at: float | None = None
@@ -136,8 +132,6 @@ class Waits:
         for wait in self.open:
             if not wait.future.done():
                 wait.future.set_exception(self._exit.stopped(self._exit.reason or ""))
-
-    # ── suspension ────────────────────────────────────────────────────────────────────────────
 
     def consider_from_thread(self) -> None:
         """React to the end of a thread or process of the run. Safe from any thread."""

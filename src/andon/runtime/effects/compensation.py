@@ -36,9 +36,6 @@ UNDO_SECONDS = 300.0
 CHOICES = ("undone", "try_again", "leave")
 
 
-# ── functions by name ─────────────────────────────────────────────────────────────────────────
-
-
 def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
     """The undo as the code passed it, or else by its name.
 
@@ -54,9 +51,6 @@ def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
         if callable(found):
             return found  # type: ignore[no-any-return]
     return None
-
-
-# ── deciding ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def begin_after_failure(attempt: "Attempt", described: dict[str, Any]) -> bool:
@@ -105,9 +99,6 @@ async def carry_out(attempt: "Attempt") -> Settle:
     if waiting or asked:  # without open asks, an answer has arrived meanwhile and wakes the run
         return settlement.waiting_for_people(attempt, asked)
     return settlement.compensated(attempt, verdict)
-
-
-# ── undoing ───────────────────────────────────────────────────────────────────────────────────
 
 
 class _Compensation:

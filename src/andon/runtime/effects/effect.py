@@ -105,8 +105,6 @@ class _Effect:
             self.asked = None
         await self.attempt.journal.append(self.draft(state, state, body, **fields))
 
-    # ── doing ─────────────────────────────────────────────────────────────────────────────────
-
     async def carry_out(self) -> Any:
         verdict, result = Verdict.NOT_ASKED, None
         while True:
@@ -133,18 +131,12 @@ class _Effect:
 
     def _next_move(self, verdict: Verdict) -> EffectMove:
         if self.asked is not None and self.attempt.waits.has("answer", self.asked):
-            return (
-                EffectMove.ASK
-            )  # a person has answered: that holds, even if a probe is possible now
+            return EffectMove.ASK  # a person's answer holds, even if a probe is possible now
         return next_move(self.state, self.declared.kind, quiet=self.quiet, verdict=verdict)
-
-    def _may_execute(self) -> bool:
-        """Whether the policy still allows a try: after an error, only while retries are left."""
-        return self.cause is None or self.policy.again(self.failures + 1)
 
     async def _execute(self) -> tuple[bool, Any]:
         """Start, call and confirm it. (False, None): it raised, and its outcome is in doubt."""
-        if not self._may_execute():
+        if self.cause is not None and not self.policy.again(self.failures + 1):
             raise await self._fail()
         with self._recording_cancel():
             if self.cause is not None:
@@ -243,8 +235,6 @@ class _Effect:
             point("effect:confirmed", self.operation)
         return back
 
-    # ── failing ───────────────────────────────────────────────────────────────────────────────
-
     async def _doubt(self, error: Exception) -> None:
         """Record that the effect raised. Only DidNotHappen means that it certainly did not act."""
         if isinstance(error, Postponed):
@@ -285,8 +275,6 @@ class _Effect:
         state = self.state or EffectState.PLANNED
         await self.attempt.journal.append(self.draft(Mark.RETRYING, state, body))
         self.cause = None
-
-    # ── finding out ───────────────────────────────────────────────────────────────────────────
 
     async def _probe(self) -> tuple[Verdict, Any]:
         assert self.declared.probe is not None

@@ -77,8 +77,6 @@ class Health:
             return found._replace(headers=(("Allow", ", ".join(methods)),))
         return answer(request)
 
-    # ── probes ────────────────────────────────────────────────────────────────────────────────
-
     def _livez(self, _: HttpRequest) -> Response:
         seen = self._pulse.seen()
         return self._verdict(
@@ -121,8 +119,6 @@ class Health:
     def _free(self) -> int:
         return max(0, self._worker.settings.concurrency - len(self._worker.active))
 
-    # ── the order to drain ────────────────────────────────────────────────────────────────────
-
     def _leave(self, request: HttpRequest) -> Response:
         refused = refusal(request)
         if refused:
@@ -163,8 +159,6 @@ class Health:
             "worker": self._worker.worker_id,
             "runs_in_hand": len(self._worker.active),
         }
-
-    # ── metrics ───────────────────────────────────────────────────────────────────────────────
 
     def _metrics(self, _: HttpRequest) -> Response:
         view = self._pulse.sight.look()

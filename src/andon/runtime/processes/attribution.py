@@ -199,9 +199,6 @@ def marks_of(process: int, *, put: bool) -> Callable[[], int]:
     return _Marks(process, process if host.own() == process else 0)
 
 
-# ── attribution of processes ──────────────────────────────────────────────────────────────────
-
-
 def _starter() -> tuple[Any, Any] | None:
     """The tasks of the attempt whose code executes here, and the operation if it is inside one."""
     operation, here = branch.inside.get(), branch.current.get()
@@ -291,9 +288,6 @@ class _Forks:
         """Keep the mark in the child, and renew the lock: its holder may not exist there."""
         self._thread.before = None
         host.renew_lock()
-
-
-# ── attribution of threads ────────────────────────────────────────────────────────────────────
 
 
 def _attribute(thread: threading.Thread) -> None:

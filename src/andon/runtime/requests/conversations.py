@@ -85,8 +85,6 @@ class Conversation:
         async with self._lock:
             return await asyncio.to_thread(do, *given)
 
-    # ── called in a thread ────────────────────────────────────────────────────────────────────
-
     def _opened(self) -> Any:
         if self._store is None:
             self._store = open_store(self._url)

@@ -64,9 +64,6 @@ async def call(one: Callable[[], Any]) -> None:
         await outcome
 
 
-# ── the files of a run ────────────────────────────────────────────────────────────────────────
-
-
 def scratch(run_id: str) -> Path:
     """Create a folder for one attempt of a run; its name says which run and process own it."""
     pid = os.getpid()

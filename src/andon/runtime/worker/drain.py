@@ -87,8 +87,6 @@ class WorkerDrain:
         """End the current phase now."""
         self._hurry.set()
 
-    # ── the phases ────────────────────────────────────────────────────────────────────────────
-
     async def carry_out(
         self, claiming: "asyncio.Task[None]", clean_up: Callable[[], Awaitable[None]]
     ) -> None:

@@ -88,8 +88,6 @@ class WorkerStops:
                 async with asyncio.timeout(worker.settings.poll_seconds):
                     await worker.woken.wait()
 
-    # ── polite orders ─────────────────────────────────────────────────────────────────────────
-
     def _acknowledge(self, orders: list[StopNotice]) -> None:
         """Confirm receipt, once, of the orders about runs in hand."""
         new = {
@@ -116,8 +114,6 @@ class WorkerStops:
         task = self._worker.loop.create_task(work, name="andon-stop")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    # ── hard orders ───────────────────────────────────────────────────────────────────────────
 
     def _kill(self, order: StopNotice, run_id: str) -> None:
         self._hard.add((run_id, order.fence))
@@ -200,8 +196,6 @@ class WorkerStops:
 
         self._send(message, succeeded, finished=lambda: self._reporting.discard(key))
 
-    # ── a halt of everything ──────────────────────────────────────────────────────────────────
-
     def _halt(self, order: StopNotice) -> None:
         """End this process, unless the worker is embedded in a user's program."""
         worker = self._worker
@@ -221,8 +215,6 @@ class WorkerStops:
                 evidence="its worker: it holds nothing, and nothing of a run executes",
             )
             self._send(report, finished=lambda: self._reporting.discard(order.target))
-
-    # ── messages to the store ─────────────────────────────────────────────────────────────────
 
     def _find(self, run_id: str, fence: int) -> "Attempt | None":
         key = run_id, fence

@@ -74,9 +74,6 @@ class _Watch:
         raise NotImplementedError
 
 
-# ── the stop file ─────────────────────────────────────────────────────────────────────────────
-
-
 class StopFile(_Watch):
     """Drains the worker once the file exists; deleting the file afterwards changes nothing."""
 
@@ -110,9 +107,6 @@ def refuse_if_stopped(path: str) -> None:
         raise Refused(f"{found}: nothing starts. To allow work again: rm {path}")
 
 
-# ── the latch of this host ────────────────────────────────────────────────────────────────────
-
-
 class Latched:
     """Polls `pulled` from a daemon thread until it returns a reason; calls `then` with it, once."""
 
@@ -137,9 +131,6 @@ class Latched:
             return self._pulled()
         except Exception as error:  # noqa: BLE001 (an error in a check is a refusal)
             return f"the latch cannot be read: {type(error).__name__}: {error}"
-
-
-# ── clouds ────────────────────────────────────────────────────────────────────────────────────
 
 
 class Reply(NamedTuple):
@@ -309,9 +300,6 @@ class Preemption(_Watch):
             log.log(self._level, "preemption: %s did not answer; still asking: %s", name, error)
             self._level = logging.DEBUG
             return None
-
-
-# ── all of them ───────────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager

@@ -107,8 +107,6 @@ class Worker:
         self._notified = False  # since the peers were last refreshed
         self._refreshing: asyncio.TimerHandle | None = None
 
-    # ── the life of a worker ──────────────────────────────────────────────────────────────────
-
     async def __aenter__(self) -> "Worker":
         if calls.reading:
             raise BadInput(
@@ -266,8 +264,6 @@ class Worker:
         if self.only is not None:
             self.agents = by_identity([*self.agents.values(), agent])
 
-    # ── the lease ─────────────────────────────────────────────────────────────────────────────
-
     def _on_renewed(self, store_now: float) -> None:
         self.clock.set(store_now)
         self.last_contact = time.monotonic()
@@ -302,8 +298,6 @@ class Worker:
                 await self.writer.submit(message)
         if not alive:
             self.store.release(self.worker_id)
-
-    # ── claiming ──────────────────────────────────────────────────────────────────────────────
 
     def wake(self) -> None:
         self.woken.set()

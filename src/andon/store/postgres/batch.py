@@ -213,9 +213,6 @@ def _with_start(row: Sequence[Any]) -> Claimed:
     return run if entry[0] is None else run.but(start=build(Entry, entry))
 
 
-# ── without the writer's thread: see pipeline.py ──────────────────────────────────────────────────
-
-
 class SentTransaction(NamedTuple):
     """A transaction, and the function that takes its last answer, like `SharedStatements.take`."""
 

@@ -14,8 +14,9 @@ def driver() -> Any:
     try:
         import psycopg
     except ImportError as missing:
+        why = str(missing).strip().partition("\n")[0].rstrip(".:")
         raise StoreError(
-            f"PostgreSQL needs the driver psycopg 3, found: {_first_line(missing)}. "
+            f"PostgreSQL needs the driver psycopg 3, found: {why}. "
             "Run: pip install 'andon[postgres]'"
         ) from None
     if not hasattr(psycopg, "Connection"):  # a folder of that name, not the package
@@ -24,7 +25,3 @@ def driver() -> Any:
             "it. Run: pip install 'andon[postgres]'"
         )
     return psycopg
-
-
-def _first_line(error: ImportError) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".:")

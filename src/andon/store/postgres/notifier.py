@@ -121,8 +121,6 @@ class PostgresNotifier:
         self._loop: Any = None
         self._watched: tuple[Connection, int] | None = None
 
-    # ── public methods ────────────────────────────────────────────────────────────────────────
-
     @property
     def open(self) -> bool:
         return self._db is not None
@@ -214,8 +212,6 @@ class PostgresNotifier:
             with contextlib.suppress(OSError):  # the thread is awake already, or it has ended
                 os.write(self._wake, b"!")
 
-    # ── the connection ────────────────────────────────────────────────────────────────────────
-
     @contextlib.contextmanager
     def _opened_connection(self, besides: int = 0) -> Iterator[Connection]:
         """Provide the open connection; afterwards pass on notifications that arrived meanwhile."""
@@ -265,8 +261,6 @@ class PostgresNotifier:
             with contextlib.suppress(*_LOST):
                 db.close()
             self.wake()  # the thread must stop polling the old descriptor
-
-    # ── listening ─────────────────────────────────────────────────────────────────────────────
 
     def _note_one(self, _notify: Any) -> None:
         """Record a notification that the driver found along with the answer to something else."""
@@ -334,8 +328,6 @@ class PostgresNotifier:
                 self._use.release()
             if notified:
                 self._call_listeners(loop)
-
-    # ── the thread ────────────────────────────────────────────────────────────────────────────
 
     def _work(self) -> None:
         pause = 0.02

@@ -124,8 +124,6 @@ class PostgresStore(Reads):
     def orders_for(self, worker_id: str) -> ClaimResult:
         return orders_for(worker_id, self.read("look", worker_id=worker_id, claim=NO_CLAIM))
 
-    # ── writes ────────────────────────────────────────────────────────────────────────────────
-
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         if self._session.sender == threading.get_ident():
             raise StoreError(
@@ -201,8 +199,6 @@ class PostgresStore(Reads):
         self._session.connection().execute(LOCK)  # or two could register different parameters
         self.q("share_orders")  # or an order that has already listed the workers could miss it
         return self._handlers.workers.register(m)
-
-    # ── in the caller's transaction ───────────────────────────────────────────────────────────
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and the append in one transaction on a separate connection."""
@@ -296,8 +292,6 @@ class PostgresStore(Reads):
                     await cursor.execute(_NOTIFY)
         return new
 
-    # ── liveness and notifications ────────────────────────────────────────────────────────────
-
     def hold(self, worker_id: str) -> str | None:
         """Take a lock that ends with this process's connection; None behind a pooler."""
         if self.connector.pooled:
@@ -347,8 +341,6 @@ class PostgresStore(Reads):
 
     def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
         return self._notifier.listen(callback, loop) if self.notifies else lambda: None
-
-    # ── about the database ────────────────────────────────────────────────────────────────────
 
     def facts(self) -> dict[str, Any]:
         settings = ("server_version", "fsync", "synchronous_commit", "full_page_writes")

@@ -126,8 +126,6 @@ class SqliteView(Reads):
         if log.header:
             log.refuse_lost(log.readable())
 
-    # ── writes, all refused ───────────────────────────────────────────────────────────────────
-
     def _refusal(self) -> StoreError:
         why = why_unwritable(self.path) or "it was opened to look at"
         return StoreError(f"{self.path}: {why}; nothing was written.")
@@ -137,8 +135,6 @@ class SqliteView(Reads):
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         raise self._refusal()
-
-    # ── liveness and notifications ────────────────────────────────────────────────────────────
 
     def is_free(self, worker: WorkerRow) -> bool:
         return False  # testing the lock would remove its file

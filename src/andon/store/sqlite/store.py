@@ -141,8 +141,6 @@ class SqliteStore(Reads):
             self._writer.execute(sql)
             self._writer.execute(f"PRAGMA user_version = {number}")
 
-    # ── queries ───────────────────────────────────────────────────────────────────────────────
-
     def q(self, name: str, /, **params: Any) -> Rows:
         refuse_nul(params.values())
         db = getattr(self._local, "db", None) or self._writer
@@ -150,8 +148,6 @@ class SqliteStore(Reads):
 
     def orders_for(self, worker_id: str) -> ClaimResult:
         return orders_for(worker_id, self.read("look", worker_id=worker_id, claim=NO_CLAIM))
-
-    # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         with self._writing:
@@ -265,8 +261,6 @@ class SqliteStore(Reads):
             if db.in_transaction:
                 db.execute("ROLLBACK")
             db.close()
-
-    # ── liveness and notifications ────────────────────────────────────────────────────────────
 
     def hold(self, worker_id: str) -> str:
         """Take a lock that ends with this process, however the process ends."""

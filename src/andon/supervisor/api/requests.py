@@ -71,8 +71,6 @@ class RequestHandler:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             answer({"error": f"the order was not understood: {error}"})
 
-    # ── everything ────────────────────────────────────────────────────────────────────────────
-
     def _halt(self, message: dict[str, Any], answer: Answer) -> None:
         words = {name: _text(message.get(name)) for name in ("by", "why", "via", "order")}
         self._own.halt_state.halt(**words, answer=answer)
@@ -86,8 +84,6 @@ class RequestHandler:
         refusal = self._own.halt_state.cleared(int(message["epoch"]), by, why)
         if refusal:
             answer({"error": refusal})
-
-    # ── one child ─────────────────────────────────────────────────────────────────────────────
 
     def _find(self, message: dict[str, Any], answer: Answer) -> Child | None:
         name, pid = message.get("child"), message.get("pid")

@@ -35,8 +35,6 @@ class Lifecycle:
         self._own = own
         self._exits: list[tuple[int, int]] = []  # reaped, not acted on yet
 
-    # ── starting ──────────────────────────────────────────────────────────────────────────────
-
     def begin(self, child: Child) -> None:
         """Start the child, or let it wait for permission if its spec asks for that."""
         if child.spec.wait and not child.starts and child.state == "new":
@@ -137,8 +135,6 @@ class Lifecycle:
         pipe = Pipe(self._own.loop, fd, file, shown, patient=child.kind == "command")
         pipe.terminal = terminal
         child.pipes.append(pipe)
-
-    # ── ending ────────────────────────────────────────────────────────────────────────────────
 
     def collect(self) -> bool:
         """Reap every exit there is, without acting on it; whether there may be more.
@@ -283,8 +279,6 @@ class Lifecycle:
         self._own.loop.forget(child.ping_fd)
         descriptors.close(child.ping_fd)
         child.ping_fd, child.ping_rest, child.watched, child.stalled = -1, b"", None, False
-
-    # ── asked to end ──────────────────────────────────────────────────────────────────────────
 
     def term(self, child: Child, grace: float, asked: str, order: str = "") -> None:
         """Send SIGTERM; the child is killed when its grace is over."""

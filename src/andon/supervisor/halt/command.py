@@ -104,8 +104,6 @@ class HaltCommand:
         self._spare = {os.getpid()}
         self._writing: threading.Thread | None = None
 
-    # ── orders ────────────────────────────────────────────────────────────────────────────────
-
     def send(self) -> None:
         """Send every order that can be sent without waiting for an answer."""
         # Before the pull: a supervisor that sees the latch may exit within moments.
@@ -179,8 +177,6 @@ class HaltCommand:
     def _words(self) -> dict[str, Any]:
         by, why = self.pulled.by or self.by, self.pulled.why or self.why
         return {"order": self.order, "by": by, "why": why, "via": self.via}
-
-    # ── proof ─────────────────────────────────────────────────────────────────────────────────
 
     def wait(self) -> None:
         """Wait until everything is proved or the time is over."""
@@ -256,8 +252,6 @@ def _since_exec_ms() -> float | None:
     return round((now - ticks / os.sysconf("SC_CLK_TCK")) * 1000, 1)
 
 
-# ── from a program ────────────────────────────────────────────────────────────────────────────
-
 _orders_sent = threading.Event()
 _orders_sent.set()
 
@@ -281,9 +275,6 @@ def halt(why: str = "", by: str = "", *, wait: float = WAIT_SECONDS) -> dict[str
         _orders_sent.set()
     command.wait()
     return command.receipt()
-
-
-# ── the command ───────────────────────────────────────────────────────────────────────────────
 
 
 def main(arguments: list[str]) -> int:

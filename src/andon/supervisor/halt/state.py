@@ -39,8 +39,6 @@ class HaltState:
     def begin(self) -> None:
         self.held = self.latch.init().pulled
 
-    # ── pulling ───────────────────────────────────────────────────────────────────────────────
-
     def halt(
         self,
         by: str = "",
@@ -138,8 +136,6 @@ class HaltState:
         facts = {name: receipt[name] for name in ("epoch", "by", "why", "via")}
         self._own.channel.send("halted", order=order, **facts, receipt=receipt)
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────
-
     def tick(self) -> None:
         found = self.look()
         if found.pulled and self.current is None and not (self.held and self._known(found)):
@@ -166,8 +162,6 @@ class HaltState:
         why = found.unreadable or f"pulled{by}, epoch {found.epoch}"
         home = self._own.spec.home
         return f"the halt latch in {home} is on ({why}). To lift it: andon reauthorize"
-
-    # ── lifted ────────────────────────────────────────────────────────────────────────────────
 
     def cleared(self, epoch: int, by: str, why: str) -> str:
         """Lift the latch because a person did so through the store; return why not, or "".

@@ -170,9 +170,6 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-# ── which store ───────────────────────────────────────────────────────────────────────────────
-
-
 def find_store(given: str, here: Collection[str]) -> str:
     """Return the store from `given`, the environment, the file or this host; "" if unsure.
 

@@ -55,12 +55,9 @@ def own_folder() -> Path:
             root, at = before.split()[3:5]
             # A container may mount only a part of the hierarchy.
             inside = own[len(root) :] if root != "/" and own.startswith(root) else own
-            return Path(_unescaped(at) + inside.rstrip("/"))
+            at = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), at)
+            return Path(at + inside.rstrip("/"))
     raise Unfit("cgroup v2 is not mounted")
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def _safe(name: str) -> str:
@@ -258,10 +255,7 @@ class CgroupTree(WalkTree):
         orphans = self._walk.orphans_of(self, everywhere=self._adopted, age=LOOK_SECONDS)
         found = living([*self._root(), *orphans])
         # A process in another of our cgroups belongs to that one, whatever its mark says.
-        return sorted(pid for pid in found if not self._is_owned(pid))
-
-    def _is_owned(self, pid: int) -> bool:
-        return self._house in proc.cgroup(pid).split("/")
+        return sorted(pid for pid in found if self._house not in proc.cgroup(pid).split("/"))
 
     def kill(self) -> None:
         self.folder.kill()

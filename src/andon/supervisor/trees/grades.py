@@ -64,9 +64,6 @@ def _named() -> list[tuple[str, Callable[[], Mechanism]]]:
     return [*found, ("uid", lambda: Uid(SCRATCH_UID))]
 
 
-# ── kill and pause ────────────────────────────────────────────────────────────────────────────
-
-
 def _perform(build: Callable[[], Mechanism]) -> dict[str, Any]:
     """Freeze, thaw and kill a tree with one escaped process; runs in a scratch child."""
     mechanism = build()
@@ -152,9 +149,6 @@ def _pause(fit: dict[str, dict[str, Any]], tried: dict[str, str]) -> Grade:
         return Grade("pause", "C", name, found, _GET_CGROUP.partition(", or make")[0], said)
     found = "only agents that cooperate can be paused"
     return Grade("pause", "none", "", found, _GET_CGROUP, {**tried, **said})
-
-
-# ── parent death ──────────────────────────────────────────────────────────────────────────────
 
 
 _LIVED_ON = "lived on, until its lease ends or the next supervisor finds it"
@@ -244,9 +238,6 @@ def _only(*keep: int) -> None:
         if fd > 2 and fd not in keep:
             with contextlib.suppress(OSError):
                 os.close(fd)
-
-
-# ── not enforced yet ──────────────────────────────────────────────────────────────────────────
 
 
 def _not_enforced() -> list[Grade]:

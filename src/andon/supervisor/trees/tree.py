@@ -234,9 +234,6 @@ def living(pids: Iterable[int]) -> dict[int, Stat]:
     return {pid: found for pid in pids if (found := proc.stat(pid)) and proc.executes(pid, found)}
 
 
-# ── choosing a mechanism ──────────────────────────────────────────────────────────────────────
-
-
 class Unfit(Exception):
     """This mechanism does not work here; the message says why."""
 

@@ -92,8 +92,6 @@ class CrashTest:
     def close(self) -> None:
         self._closing.close()
 
-    # ── runs ──────────────────────────────────────────────────────────────────────────────────
-
     def plain(self) -> TrialOutcome:
         """Execute two runs without a kill; their differences are not the fault of a kill."""
         self.first = self._plain(other=False)
@@ -167,8 +165,6 @@ class CrashTest:
     def _killed(self, wanted: tuple[Kill, ...]) -> TrialOutcome:
         until = min(self.end_at, time.monotonic() + self.patience)
         return self.site.trial(*wanted, until=until)
-
-    # ── the whole test ────────────────────────────────────────────────────────────────────────
 
     def run(
         self, tell: Callable[[int, int, Tried], None] = lambda done, total, tried: None
@@ -247,9 +243,6 @@ def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
     """
     with prepared(agent, *args, **options_and_kwargs) as test:
         return test.run()
-
-
-# ── effects ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _effects(

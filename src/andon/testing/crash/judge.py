@@ -125,9 +125,6 @@ MORE_TIME = (
 PROBE = "let the probe look for the key itself, where the effect leaves it"
 
 
-# ── effects ───────────────────────────────────────────────────────────────────────────────────
-
-
 def _twice(plain: TrialOutcome, trial: TrialOutcome) -> list[Finding]:
     expected, found = standings(plain.lines), []
     for name, keys in standings(trial.lines).items():
@@ -198,9 +195,6 @@ def probed(trial: TrialOutcome, name: str) -> str:
     return f"raised {last.error}" if last.what == "raised" else f"said {last.value}"
 
 
-# ── steps ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def _again(plain: TrialOutcome, trial: TrialOutcome) -> list[Finding]:
     """Find steps executed again though stored: their code asked for them by another key."""
     more = (_stored(trial.lines) - _stored(plain.lines)).keys()
@@ -251,9 +245,6 @@ def repeated(outcome: TrialOutcome) -> set[str]:
         elif (line.role, line.what) == ("step", "raised") or line.point == "step:stored":
             open_.discard(one)
     return found
-
-
-# ── the run ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _stranded(trial: TrialOutcome) -> Finding:
@@ -369,9 +360,6 @@ def _changed(plain: TrialOutcome, trial: TrialOutcome) -> str:
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return repr(text) if isinstance(value, str) and len(text) < 120 else text[:120]
-
-
-# ── the plain runs ────────────────────────────────────────────────────────────────────────────
 
 
 def varies(first: TrialOutcome, second: TrialOutcome) -> list[str]:

@@ -189,8 +189,6 @@ class _Trial:
             return f"{type(error).__name__}: {error}"
         return "" if found is None else str(found)
 
-    # ── lives of workers ──────────────────────────────────────────────────────────────────────
-
     def _live(self, kill: Kill | None) -> bool:
         """Run workers until one is killed or nothing is left to do; return whether one was."""
         while not self._over():
@@ -241,8 +239,6 @@ class _Trial:
         path = self.folder / "output"
         said = path.read_text("utf-8", "replace")[-2000:].strip() if path.exists() else ""
         return said or "nothing"
-
-    # ── the world around the run ──────────────────────────────────────────────────────────────
 
     @property
     def row(self) -> RunRow:

@@ -64,8 +64,6 @@ class Witness:
             self._passed[point, name] += 1
             return self._passed[point, name]
 
-    # ── calls ─────────────────────────────────────────────────────────────────────────────────
-
     def wrapped(self, operation: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, with each call recorded."""
         call = _Call(self, _line(operation, function))

@@ -75,8 +75,6 @@ class FakeModel:
         self._server.server_close()
         self._thread.join()
 
-    # ── faults ────────────────────────────────────────────────────────────────────────────────
-
     def fail(self, status: int, *, times: int = 1) -> None:
         """Answer the next requests with this status, in the provider's words."""
         with self._lock:
@@ -86,8 +84,6 @@ class FakeModel:
         """Break off the next streamed answer after this many events."""
         with self._lock:
             self._cut.append(after)
-
-    # ── answers ───────────────────────────────────────────────────────────────────────────────
 
     def answer(
         self, path: str, headers: Mapping[str, str], raw: bytes

@@ -57,8 +57,6 @@ def check(body: dict[str, Any], _: Any = None) -> int:
     return sum(message.get("role") == "assistant" for message in messages)
 
 
-# ── one message ───────────────────────────────────────────────────────────────────────────────
-
 _ROLES = ("user", "assistant", "system")
 _TOOL_USE = {"type", "id", "name", "input", "cache_control", "caller", "toolset_name"}
 _THINKING = ("thinking", "redacted_thinking")
@@ -138,9 +136,6 @@ def _refuse_reused(place: int, message: dict[str, Any], seen: set[str]) -> None:
         if block["id"] in seen:
             raise ModelRefusal(f"messages.{place}.content.{number}: `tool_use` ids must be unique")
         seen.add(block["id"])
-
-
-# ── pairs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
