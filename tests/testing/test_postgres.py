@@ -114,15 +114,15 @@ def test_the_server_dies_with_an_owner_killed_by_surprise(cluster: Cluster) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="waits on a pidfd")
-def test_the_server_dies_with_its_monitor(private: Cluster) -> None:
-    private.start()
-    assert private.postmaster is not None
-    assert private._monitor is not None
-    postmaster = os.pidfd_open(private.postmaster)
-    private._monitor.kill()
+def test_the_server_dies_with_its_monitor(private_cluster: Cluster) -> None:
+    private_cluster.start()
+    assert private_cluster.postmaster is not None
+    assert private_cluster._monitor is not None
+    postmaster = os.pidfd_open(private_cluster.postmaster)
+    private_cluster._monitor.kill()
     assert ended(postmaster), "the server outlived its monitor"
-    private.start()
-    assert private.running
+    private_cluster.start()
+    assert private_cluster.running
 
 
 def ended(pidfd: int) -> bool:

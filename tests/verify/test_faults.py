@@ -72,7 +72,7 @@ FUZZ = f"""{START}
 from verify import fuzz
 print(*fuzz.check(small, str).violations, sep="\\n")
 """
-HAPPENED = ("core/effect.py", "HAPPENED: EffectMove.RECORD", "HAPPENED: Move.EXECUTE")
+HAPPENED = ("core/effect.py", "HAPPENED: EffectMove.RECORD", "HAPPENED: EffectMove.EXECUTE")
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_a_store_that_is_away_does_not_keep_a_container_from_draining(
         cluster.kill()
         done = andon.run("drain", "--self", "--no-wait")
     assert done.stdout == "SIGTERM to 1 process\n"
-    assert "by SIGTERM instead" in done.stderr
+    assert "Sending SIGTERM to the workers of this container instead" in done.stderr
 
 
 def sleeper() -> "subprocess.Popen[bytes]":

@@ -91,15 +91,14 @@ class LimitHandler:
             full = [*(slot for slot in _held(stand) if not slot[-1]), *latched]
             if self._candidates(m, chosen, full, 1):  # else no run waits for the rate
                 rate_in = min(stand.spent.values())
-        rows = self._claim_chosen(m, chosen)
-        claimed = {row[0] for row in rows}
-        begun = [run for run in chosen if run.id in claimed]
+        rows = {row[0]: row for row in self._claim_chosen(m, chosen)}
+        begun = [run for run in chosen if run.id in rows]
         spent = admit(begun, limits, running, usage.buckets, now=now, room=len(begun)).buckets
         for slot, bucket in spent.items():
             self.q("fill_bucket", **slot._asdict(), **bucket._asdict())
         if spent.keys() - usage.buckets.keys():
             self.q("sweep_buckets")
-        return rows, rate_in
+        return [rows[run.id] for run in begun], rate_in
 
     def _candidates(
         self, m: Claim, chosen: list[Candidate], held: list[Any], limit: int
