@@ -70,7 +70,9 @@ def test_rows_and_those_left_out_make_the_whole(site: Terminal) -> None:
         site.start("parent", "--id", "r")
         until(lambda: witnessed(site.folder, "waits") == 1, "the end of the work")
         until(lambda: witnessed(site.folder, "child") == CHILDREN, "the children")
-        until(lambda: len(site.json("ps", "--state", "suspended")) > CHILDREN, "all to be suspended")
+        until(
+            lambda: len(site.json("ps", "--state", "suspended")) > CHILDREN, "all to be suspended"
+        )
         page = site("show", "r")
         assert listed(page, "steps:", r"^  step ") == witnessed(site.folder, "step") == STEPS
         assert listed(page, "effects:", r"^  pay ") == witnessed(site.folder, "pay") == EFFECTS

@@ -356,7 +356,7 @@ async def test_an_attempt_that_starts_no_process_costs_the_store_nothing(lab: La
         said = noted_messages(worker)
         run = await lab.client.start(quiet)
         assert await lab.result(run) == [None]
-    assert "Started" not in said
+    assert "ProcessStarted" not in said
 
 
 async def test_the_first_process_of_an_attempt_is_recorded_once(
