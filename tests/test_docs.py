@@ -28,6 +28,7 @@ from andon.store import store
 from andon.store.read_api import Reading
 
 REFERENCE = pages.ROOT / "docs" / "reference"
+SOURCES = sorted((pages.ROOT / "src").rglob("*.py"))
 # Words of the design that mean something today; the others are listed as reserved.
 WORDS = """
     agent version run attempt step journal entry effect ledger boundary checkpoint snapshot shield
@@ -193,3 +194,19 @@ def test_the_pages_use_the_words_of_the_glossary(page: Path) -> None:
 
 def test_a_missing_row_is_noticed() -> None:
     assert undocumented({"store", "no_such_setting"}, "settings.md") == ["no_such_setting"]
+
+
+def test_every_name_in_the_ways_of_the_architecture_exists() -> None:
+    """`file.py` → `Class.method` or `function`: the file below src/andon defines it."""
+    page = (pages.ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    steps = re.findall(r"`([\w/]+\.py)` → ((?:`[\w.]+`(?:, )?)+)", page)
+    assert len(steps) > 15
+    missing = []
+    for file, names in steps:
+        paths = [path for path in SOURCES if path.as_posix().endswith(f"/{file}")]
+        text = "\n".join(path.read_text("utf-8") for path in paths)
+        for name in re.findall(r"[\w.]+", names):
+            wanted = [rf"class {one}\b|def {one}\b" for one in name.split(".")]
+            if not all(re.search(one, text) for one in wanted):
+                missing.append(f"{file}: {name}")
+    assert not missing
