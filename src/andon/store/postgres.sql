@@ -1,9 +1,9 @@
--- PostgreSQL, READ COMMITTED. Several writers work at once, so a row is locked before it is judged;
--- who had to wait for the lock judges the row as it is then. Several runs are locked in the order
--- of their ids, so that two writers do not wait for each other.
+-- PostgreSQL, READ COMMITTED. Writers are concurrent, so a query locks a row before it decides on it;
+-- a writer that had to wait for the lock sees the row as it is then. Queries lock several runs in the
+-- order of their ids, so that two writers do not wait for each other.
 
 -- give_back_run --
--- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
+-- Takes a run back from a worker that is gone. Fruitless: the attempt ended without a finished step.
 UPDATE andon.runs
    SET state = %(state)s, returned = true, worker = NULL, available_at = andon.now(),
        changed_at = andon.now(), interruptions = interruptions + %(interrupted)s,
@@ -23,7 +23,7 @@ UPDATE andon.runs
           ORDER BY wake_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED));
 
 -- give_up_overdue --
--- Nobody has resumed them in time: what they did is undone.
+-- Runs that were not resumed in time: their effects get undone.
 UPDATE andon.runs
    SET state = 'queued', returned = true, available_at = andon.now(), undo_at = NULL,
        changed_at = andon.now(), undoing = %(undoing)s, fruitless = 0
@@ -35,9 +35,9 @@ UPDATE andon.runs
 RETURNING id;
 
 -- {claimable} --
--- Ready runs of the versions and queues of this worker; those to be undone, of any version.
--- Arrays instead of joins, and the + 0, keep it on the index of the order whatever the planner
--- believes: else it would sort the whole queue.
+-- Ready runs of this worker's versions and queues; runs to be undone of any version. Arrays instead
+-- of joins, and the + 0, make the planner use the index of the ORDER BY: otherwise it would sort the
+-- whole queue.
 r.state = 'queued' AND r.stop IS NULL AND r.available_at + 0 <= (SELECT andon.now())
      AND (jsonb_build_array(r.agent, r.version)
           = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
@@ -49,7 +49,7 @@ r.state = 'queued' AND r.stop IS NULL AND r.available_at + 0 <= (SELECT andon.no
           OR r.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(%(queues)s::text::jsonb))));
 
 -- {one_suspect} --
--- Of the runs that may have killed their workers one at most, and none beside another one.
+-- At most one run that may have killed its workers, and none while this worker holds another one.
 (r.fruitless < %(suspect_from)s OR (
        r.id = (SELECT r.id FROM andon.runs r
                 WHERE r.fruitless >= %(suspect_from)s AND {claimable}
@@ -59,7 +59,7 @@ r.state = 'queued' AND r.stop IS NULL AND r.available_at + 0 <= (SELECT andon.no
                           AND h.fruitless >= %(suspect_from)s AND h.progress_seq = h.claimed_seq)));
 
 -- claim_runs --
--- What was begun before first, then priority, age. Rows that somebody else is claiming are skipped.
+-- Returned runs first, then by priority and age. Rows that another worker is claiming are skipped.
 -- `chosen`: only these, which no limit holds back (see candidates).
 WITH ready AS (
   SELECT r.id FROM andon.runs r
@@ -81,8 +81,8 @@ RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.i
           r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing, r.trial;
 
 -- candidates --
--- What claim_runs would take, without what a limit holds back. `held`: slots that are full, or
--- spent, which hold back only runs that begin.
+-- The runs that claim_runs would claim, except those that a limit holds back. `held`: slots that are
+-- full, and slots whose rate is spent, which hold back only runs that have not begun.
 SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
   FROM andon.runs r
  WHERE {claimable}
@@ -110,11 +110,11 @@ SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
  LIMIT %(limit)s;
 
 -- lock_limits --
--- Whoever claims under limits counts first: one after the other, until it commits.
+-- Claims under limits count the running runs first: one claim at a time, until it commits.
 SELECT pg_advisory_xact_lock(4701822938610213711);
 
 -- lock_workers --
--- Every claim holds its worker: those that have not seen a new limit end before it holds.
+-- Every claim locks its worker: a claim that has not seen the new limit ends before the limit holds.
 SELECT id FROM andon.workers WHERE state = 'live' ORDER BY id FOR NO KEY UPDATE;
 
 -- queues --
@@ -129,8 +129,8 @@ SELECT queue, sum(waiting)::bigint, sum(returned)::bigint, sum(later)::bigint, s
 ) counted GROUP BY queue ORDER BY queue;
 
 -- forsaken --
--- Queued runs that no worker would take: nobody carries their version (for those to be undone, any
--- version), or serves their queue. With an allowance, so that a restart goes unnoticed.
+-- Queued runs that no live worker would claim: none has their version (for runs to be undone: any
+-- version), or none serves their queue. The allowance keeps a restart from being reported.
 WITH carried AS (
   SELECT a ->> 0 AS agent, a ->> 1 AS version, w.queues
     FROM andon.workers w, jsonb_array_elements(w.agents::jsonb) a
@@ -154,12 +154,12 @@ SELECT one ->> 0, (one ->> 1)::bigint, (one ->> 2)::bigint, %(worker_id)s, %(cla
   FROM jsonb_array_elements(%(runs)s::text::jsonb) one;
 
 -- {recalled} --
--- A part of look and of claim_usual: which of a worker's runs somebody wants undone.
+-- A part of look and of claim_usual: which of a worker's runs are to be undone.
 (SELECT coalesce(jsonb_agg(id), '[]')::text FROM andon.runs
   WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running');
 
 -- {orders} --
--- A part of them, too. Who waits for a child that is being stopped hears of it after the child.
+-- Another part of both. A parent that waits for a child that is being stopped is notified after it.
 (SELECT coalesce(jsonb_agg(jsonb_build_object(
           'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
           'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
@@ -171,11 +171,11 @@ SELECT one ->> 0, (one ->> 1)::bigint, (one ->> 2)::bigint, %(worker_id)s, %(cla
             WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running')));
 
 -- look --
--- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
--- anything has become due, when the next thing will, which of its runs somebody wants undone, which
--- scopes are held, when an order becomes hard, which orders there are for it, and whether this very
--- claim has claimed before.
--- After lock_worker, and not with it: what it had to wait for must be seen.
+-- The facts that a claim needs, in one query: whether this worker is asked to drain, whether there are
+-- limits, whether anything is due and when the next thing will be, which of its runs are to be undone,
+-- which scopes are held, when an order becomes hard, the orders for this worker, and whether an earlier
+-- try of this claim has claimed. It follows lock_worker in a query of its own: it must see the changes
+-- that the lock waited for.
 SELECT drain_asked_at IS NOT NULL,
        EXISTS (SELECT 1 FROM andon.limits),
        EXISTS (SELECT 1 FROM andon.workers
@@ -203,8 +203,8 @@ SELECT drain_asked_at IS NOT NULL,
   FROM andon.workers WHERE id = %(worker_id)s;
 
 -- lock_runs --
--- Several rows, always in the same order; who locks runs one by one later finds them his own.
--- `ending` are those whose parents will be told.
+-- Locks several rows, always in the same order, before they are locked one by one. `ending`: the runs
+-- whose parents will be notified.
 SELECT id, state FROM andon.runs
  WHERE id = ANY (ARRAY(
          SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)
@@ -214,8 +214,8 @@ SELECT id, state FROM andon.runs
  ORDER BY id FOR NO KEY UPDATE;
 
 -- start_run --
--- Nothing begins while everything is halted.
--- Labels must be readable as jsonb, or they would spoil every listing by label.
+-- No run is created while everything is halted.
+-- Labels that are no valid jsonb would break every listing by label.
 INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
                         root_id, head_seq, head_hash, created_at, changed_at)
 SELECT %(id)s, %(agent)s, %(version)s, %(queue)s, 'queued', %(priority)s,
@@ -228,7 +228,7 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
 -- advance_head --
--- The fence check of every append. No row: somebody else owns the run, or this is already written.
+-- The fence check of every append. No row: another worker owns the run, or an earlier try has written it.
 UPDATE andon.runs
    SET head_seq = %(seq)s, head_hash = %(hash)s, step = coalesce(%(step)s, step),
        progress_seq = CASE WHEN %(progress)s::boolean THEN %(seq)s ELSE progress_seq END
@@ -237,7 +237,7 @@ UPDATE andon.runs
 RETURNING id;
 
 -- save_checkpoint --
--- The run is locked first: else a stale owner, held up here, could write over its successor's.
+-- Locks the run first: otherwise a delayed stale owner could overwrite its successor's checkpoint.
 WITH owned AS (
   SELECT id FROM andon.runs
    WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
@@ -250,7 +250,7 @@ ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, progress = excluded
 RETURNING op;
 
 -- move_run --
--- By somebody who does not own it: nobody does. `fresh`: as if it had never failed.
+-- Moves a run that no worker owns. `fresh`: forget its failures.
 UPDATE andon.runs
    SET state = %(state)s, returned = true, available_at = andon.now(),
        error = CASE WHEN %(forgets)s::boolean THEN NULL ELSE error END,
@@ -270,7 +270,7 @@ SELECT run_id, id, kind, name, body FROM andon.inbox
  WHERE run_id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)) AND NOT taken ORDER BY id;
 
 -- quiet_fences --
--- Earlier claims whose workers certainly execute nothing any more, nor does what they have started.
+-- Earlier claims whose workers have certainly ended, with every process that they had started.
 SELECT a.fence FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
  WHERE a.run_id = %(run_id)s AND (a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL));
 
@@ -288,7 +288,7 @@ SELECT {run_columns} FROM andon.runs
  ORDER BY created_at DESC, id DESC LIMIT %(limit)s;
 
 -- stranded_versions --
--- Those of which the last word is that nobody carries them.
+-- The versions whose newest event says that no worker has them.
 SELECT agent, version FROM (
   SELECT DISTINCT ON (agent, version) agent, version, kind FROM (
     SELECT body::jsonb ->> 'agent' AS agent, body::jsonb ->> 'version' AS version, kind, id
@@ -297,15 +297,15 @@ SELECT agent, version FROM (
  WHERE kind = 'version.stranded';
 
 -- lock_orders --
--- One order after the other; then every claim that has not seen it ends before it counts.
+-- One order at a time. A claim that has not seen the order ends before the order takes effect.
 SELECT pg_advisory_xact_lock(4701822938610213712);
 
 -- try_orders --
--- Who holds locks already does not wait for an order, which may wait for those.
+-- A transaction that holds locks must not wait for an order, which may be waiting for those locks.
 SELECT pg_try_advisory_xact_lock(4701822938610213712);
 
 -- share_orders --
--- A worker that registers waits for the order in hand, which has looked for workers before.
+-- A worker that registers waits for the present order, which has listed the workers before.
 SELECT pg_advisory_xact_lock_shared(4701822938610213712);
 
 -- lock_named_workers --
@@ -314,7 +314,7 @@ SELECT id FROM andon.workers
  ORDER BY id FOR NO KEY UPDATE;
 
 -- lock_runs_of --
--- What a worker holds, and what was taken from it and is not proved; with those who will be told.
+-- The runs that a worker holds, those taken from it without proof, and the parents to be notified.
 WITH its AS (
   SELECT id, parent_id FROM andon.runs WHERE worker = %(worker_id)s AND state = 'running'
   UNION
@@ -326,17 +326,17 @@ SELECT id FROM andon.runs
  ORDER BY id FOR NO KEY UPDATE;
 
 -- lock_supervisors --
--- One that is dismissed at this instant is waited for: else its row would stay open for ever.
+-- Waits for a supervisor that is being dismissed: otherwise its target would stay open for ever.
 SELECT id FROM andon.supervisors WHERE state = 'live' ORDER BY id FOR NO KEY UPDATE;
 
 -- lock_stops --
--- Two who end the last two targets of an order: each sees the other's open, but for this.
+-- Without this lock, two writers that end the last two targets of an order would each see the other open.
 SELECT id FROM andon.stops
  WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(ids)s::text::jsonb)))
  ORDER BY id FOR NO KEY UPDATE;
 
 -- members --
--- Every unfinished run that is in the scope, or has an ancestor in it, whatever has become of that.
+-- Every unfinished run that is in the scope or has an ancestor in it, whatever the ancestor's state.
 WITH RECURSIVE up (id, above) AS (
   SELECT id, id FROM andon.runs WHERE state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
   UNION
@@ -349,7 +349,7 @@ SELECT DISTINCT up.id FROM up JOIN andon.runs a ON a.id = up.above
  ORDER BY up.id;
 
 -- frozen --
--- Nobody executes them, and their processes are there all the same.
+-- Runs that no worker executes but whose processes still exist, frozen.
 SELECT r.id FROM andon.workers w JOIN andon.attempts a ON a.worker = w.id
   JOIN andon.runs r ON r.id = a.run_id AND r.fence = a.fence
  WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND left(a.ending, 6) = 'frozen'
@@ -362,7 +362,7 @@ SELECT one ->> 0, (one ->> 1)::bigint, 'end', 'cancelled', '', '', NULL, '', %(b
   FROM jsonb_array_elements(%(runs)s::text::jsonb) one;
 
 -- end_runs --
--- Nobody executes them, and they owe nothing: they are over.
+-- Runs that no worker executes and that have no effect to undo: they end here.
 UPDATE andon.runs r
    SET state = 'cancelled', error = %(error)s::text, returned = true, changed_at = andon.now(),
        waits = NULL, wake_at = NULL, fruitless = 0, undo_at = NULL,
@@ -381,7 +381,7 @@ INSERT INTO andon.events (at, kind, run_id, worker, body)
 SELECT andon.now(), %(kind)s, one.id, NULL, %(body)s FROM (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb) AS id) one;
 
 -- hold_all --
--- What waits anywhere stays away until somebody resumes it.
+-- Waiting runs are held until a person resumes them.
 UPDATE andon.runs
    SET state = 'killed', error = %(error)s::text, changed_at = andon.now(), waits = NULL, wake_at = NULL,
        undo_at = NULL
@@ -390,19 +390,19 @@ UPDATE andon.runs
 RETURNING id;
 
 -- end_run_targets --
--- What it had started has to be looked for.
+-- Not the targets with a mark: the processes of those have to be looked for.
 UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
  WHERE run_id = %(run_id)s AND fence = %(fence)s AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
 
 -- is_ended_by_order --
--- A hard order about it, or about one of its runs, ends its whole process: whoever says first that it is dead.
+-- A hard order about the worker, or about one of its runs, ends its process, whoever reports that death.
 SELECT 1 FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id JOIN andon.workers w ON w.id = t.worker
  WHERE t.worker = %(worker_id)s AND t.stage = 'fenced' AND t.ended_at IS NULL AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)
  LIMIT 1;
 
 -- note_stop --
--- What somebody measured, beside what others have.
+-- Merges new measurements into those that are there.
 UPDATE andon.stops SET body = (body::jsonb || %(body)s::text::jsonb)::text WHERE id = %(id)s;
 
 -- end_windows --
@@ -413,7 +413,7 @@ UPDATE andon.stops SET escalate_at = NULL
 RETURNING id;
 
 -- share_thread --
--- Nobody takes pieces away that a writer has just found.
+-- Keeps a prune from deleting pieces that a writer has just found.
 SELECT pg_advisory_xact_lock_shared(hashtextextended(%(thread)s, 4701822938610213713));
 
 -- lock_thread --
@@ -435,6 +435,6 @@ SELECT name, body FROM andon.graph_pieces
    AND name = ANY (ARRAY(SELECT decode(jsonb_array_elements_text(%(names)s::text::jsonb), 'hex')));
 
 -- graph_blocks --
--- Each piece, with its body if that names others.
+-- Each piece, with its body if that refers to other pieces.
 SELECT name, CASE WHEN substr(body, 1, 1) <> '\x76'::bytea THEN body END FROM andon.graph_pieces
  WHERE thread = %(thread)s;

@@ -1,7 +1,7 @@
--- Many messages in one statement: every check, and all that is written. Only PostgreSQL needs them:
--- every statement there is a trip over the network. Rows are locked in the order of their ids before
--- the first one is changed. Each answers the runs that it was carried out for; of the others nothing
--- is written, and why is found out one by one.
+-- Many messages in one statement: every check and every write. Only PostgreSQL needs them, because
+-- each statement is a round trip. Rows are locked in the order of their ids before the first one is
+-- changed. A statement returns the runs for which it wrote; nothing is written for the others, and
+-- single statements find out why.
 
 -- {move_head} --
 -- No row: see advance_head.
@@ -40,7 +40,7 @@ WITH moved AS (
 RETURNING run_id;
 
 -- append_effect --
--- The same with one line of the ledger: the intent or the end of one effect.
+-- The same with one row of the ledger: the intent or the end of one effect.
 WITH moved AS (
   {move_head}
 ), written AS (
@@ -127,8 +127,7 @@ WITH born AS (
 RETURNING run_id;
 
 -- end_many --
--- The ends of runs that nobody has to be told of: no parent, no order, no wish that it be undone.
--- See settle_run.
+-- The ends of runs without a parent, an order or a request to undo: nobody is notified. See settle_run.
 WITH asked AS (
   SELECT * FROM unnest(%(run_ids)s::text[], %(counters)s::bigint[], %(epochs)s::bigint[],
                        %(befores)s::bigint[], %(states)s::text[], %(errors)s::text[],
@@ -160,11 +159,11 @@ WITH asked AS (
 SELECT id FROM moved;
 
 -- claim_usual --
--- Claim at once if nothing stands in the way of it: no limit, no latch, nobody overdue, nothing due,
--- no order that becomes hard, and not this very claim once more. Else it claims nothing; look says
--- what it is. After lock_worker, as look is; claim_runs is included.
--- One row for each run, or one without a run; the start of a run that nobody has touched comes along,
--- for each run by its index whatever the planner believes.
+-- Claims in one statement in the usual case: no limit, no latch, no overdue worker, nothing due, no
+-- order that becomes hard, and no earlier try of this claim. In any other case it claims nothing, and
+-- look finds the reason. It follows lock_worker, as look does, and includes claim_runs.
+-- It returns a row for each run, or one row without a run. The start entry of an untouched run is
+-- included; the LATERAL makes the planner look it up by its index.
 WITH next (now, wake, undo, hard) AS MATERIALIZED (
   SELECT andon.now(), (SELECT min(wake_at) FROM andon.runs WHERE state = 'suspended'),
          (SELECT min(undo_at) FROM andon.runs),

@@ -1,10 +1,9 @@
--- Queries that both databases carry out. SQLite's are these with andon_ for the schema andon., its clock
--- for andon.now(), and without casts and row locks (see queries.py). What differs is in the dialects'
--- files; so are a few that are the same in both, of which make verify makes one database unlike the
--- other.
+-- Queries that both databases execute. For SQLite, queries.py replaces the schema andon. by the prefix
+-- andon_ and andon.now() by its clock, and drops casts and row locks. Queries that differ are in the
+-- dialects' files, and so are a few equal ones: make verify plants bugs in one database only there.
 
 -- {undo_within} --
--- The seconds within which a run must be resumed, or its effects are undone; NULL if it owes none.
+-- A run not resumed within so many seconds has its effects undone; NULL if none needs undoing.
 (SELECT min(undo_within) FROM andon.effects e
           WHERE e.run_id = andon.runs.id AND e.state = 'confirmed');
 
@@ -33,7 +32,7 @@ SELECT andon.now();
 SELECT epoch FROM andon.meta;
 
 -- renew_epoch --
--- The database is not the one we last wrote to: counters may have been rolled back with it.
+-- This is not the database we last wrote to: a restore may have rolled its counters back.
 UPDATE andon.meta SET epoch = epoch + 1, identity = :identity WHERE identity <> :identity
 RETURNING epoch;
 
@@ -45,7 +44,7 @@ VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
 ON CONFLICT (id) DO NOTHING;
 
 -- agents --
--- The promoted version of each first.
+-- The promoted version of each agent comes first.
 SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at_most, rate,
        per_seconds, types
   FROM andon.agents
@@ -65,7 +64,7 @@ SELECT EXISTS (SELECT 1 FROM andon.runs
     OR EXISTS (SELECT 1 FROM andon.runs WHERE state = 'queued' AND returned);
 
 -- fleet --
--- Also workers that have ended since; newest first.
+-- Includes workers that have ended since; newest first.
 SELECT {worker_columns} FROM andon.workers WHERE state = 'live' OR ended_at >= :since::float8 ORDER BY started_at, id;
 
 -- ask_drain --
@@ -84,7 +83,7 @@ RETURNING draining_at;
 UPDATE andon.workers SET drain = :drain WHERE id = :worker_id;
 
 -- beat --
--- A worker that has missed two beats was out of contact, and says so by a new contact_since.
+-- A worker that missed two heartbeats was out of contact: it gets a new contact_since.
 UPDATE andon.workers
    SET lease_until = andon.now() + :lease_seconds::float8,
        beaten_at = andon.now(), progress = coalesce(:progress::text, progress),
@@ -94,33 +93,33 @@ UPDATE andon.workers
 RETURNING andon.now();
 
 -- contact --
--- Since when a worker is in contact, unless it has missed two beats: then perhaps everybody has,
--- and leases end one after the other although all are alive.
+-- Since when a worker is in contact. No row if it missed two heartbeats: then perhaps every worker
+-- did, and leases end one after the other although all workers are alive.
 SELECT contact_since, andon.now() FROM andon.workers
  WHERE id = :worker_id AND state = 'live'
    AND lease_until >= andon.now() + :lease_seconds::float8 / 2.0;
 
 -- overdue_workers --
--- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
--- Locked: a heartbeat that comes in between would be answered although the worker is given up.
+-- Each claim of every worker expires a bounded number: there is no reaper that could die unnoticed.
+-- Locked, because a heartbeat in between would be accepted although the worker is given up.
 SELECT id FROM andon.workers
  WHERE state = 'live' AND lease_until < (SELECT andon.now())
  ORDER BY lease_until LIMIT 8 FOR UPDATE SKIP LOCKED;
 
 -- held_runs --
--- Locked: an owner that is alive after all must not move the head between this and give_back_run.
+-- Locked, because an owner that is still alive must not move the head before give_back_run.
 SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
   FROM andon.runs WHERE worker = :worker_id AND state = 'running'
  ORDER BY id FOR NO KEY UPDATE;
 
 -- lock_worker --
--- The first thing of a claim. Against end_worker: a worker given up at this instant would be left
--- with runs that nobody takes back. And against this same claim, sent once more while the first one
--- still commits: it waits, and finds what the first one claimed.
+-- The first query of a claim. It excludes end_worker: a worker given up in between would keep runs
+-- that no other worker takes back. It also makes a repeated claim wait until the first try commits;
+-- the repeated one then finds the runs that the first one claimed.
 SELECT state FROM andon.workers WHERE id = :worker_id FOR NO KEY UPDATE;
 
 -- end_worker --
--- Two who take from the same worker: the second waits here, finds it ended, and gets no row.
+-- Of two writers that end the same worker, the second one waits here and gets no row.
 UPDATE andon.workers SET state = :state, evidence = :evidence, ended_at = andon.now() - :ago::float8
  WHERE id = :worker_id AND state IN ('live', 'silent') AND state <> :state
 RETURNING id;
@@ -130,8 +129,8 @@ SELECT c.run_id, c.op, c.body FROM andon.runs r JOIN andon.checkpoints c ON c.ru
  WHERE r.worker = :worker_id AND r.state = 'running';
 
 -- known_digests --
--- Of the attempts since a step was last finished, each of which left a checkpoint: how many, and how
--- many left this one.
+-- The attempts since the last finished step that left a checkpoint: how many there are, and how many
+-- of them left this same checkpoint.
 SELECT count(*), count(*) FILTER (WHERE checkpoint = :checkpoint) FROM andon.attempts
  WHERE run_id = :run_id AND checkpoint IS NOT NULL
    AND fence > coalesce((SELECT max(fence) FROM andon.attempts
@@ -161,7 +160,7 @@ ON CONFLICT (scope, name) DO UPDATE
 DELETE FROM andon.limits WHERE scope = :scope AND name = :name RETURNING name;
 
 -- running --
--- By everything that a limit may look at.
+-- Grouped by all columns that a limit can refer to.
 SELECT queue, agent, labels, count(*) FROM andon.runs
  WHERE worker IS NOT NULL AND state = 'running' GROUP BY queue, agent, labels;
 
@@ -175,7 +174,7 @@ ON CONFLICT (scope, name, value) DO UPDATE
    SET unspent = excluded.unspent, filled_at = excluded.filled_at;
 
 -- sweep_buckets --
--- Those that are full again say nothing: a bucket is full a period after it was last spent from.
+-- A bucket is full again one period after it was last spent from; a full bucket needs no row.
 DELETE FROM andon.buckets
  WHERE NOT EXISTS (SELECT 1 FROM andon.limits l
                     WHERE l.scope = andon.buckets.scope AND l.name = andon.buckets.name
@@ -191,7 +190,7 @@ SELECT agent, version, state, count(*) FROM andon.runs
 SELECT count(*) FROM andon.runs;
 
 -- claimed_before --
--- What this very claim has claimed already (its commit's outcome was unknown).
+-- The runs that an earlier try of this claim has claimed (the outcome of its commit was unknown).
 SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
        r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing, r.trial
   FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
@@ -242,7 +241,7 @@ UPDATE andon.inbox SET taken = false WHERE id = :id;
 DELETE FROM andon.checkpoints WHERE run_id = :run_id AND op = :op;
 
 -- is_settled --
--- Whether this very settlement was already written (its commit's outcome was unknown).
+-- Whether an earlier try has written this settlement (the outcome of its commit was unknown).
 SELECT 1 FROM andon.attempts
  WHERE run_id = :run_id AND fence = :fence AND ended_at IS NOT NULL AND ending = :ending;
 
@@ -269,7 +268,7 @@ SELECT run_id, seq, kind, state, place, name, key, digest, body, blob, fence, si
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:run_ids::text::jsonb))) AND seq = 0;
 
 -- load_entries --
--- From the last snapshot on: replay never reads what a snapshot has made unnecessary.
+-- From the last snapshot on: replay needs no earlier entry.
 SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
   FROM andon.journal
  WHERE run_id = :run_id
@@ -290,7 +289,7 @@ SELECT body FROM andon.inbox
  WHERE run_id = :run_id AND kind = 'event' AND name = :name ORDER BY id;
 
 -- progress --
--- Of runs that are not over, the step that spoke last first.
+-- The progress of unfinished runs; the step that reported last comes first.
 SELECT c.run_id, c.progress FROM andon.checkpoints c JOIN andon.runs r ON r.id = c.run_id
  WHERE c.progress IS NOT NULL AND r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
  ORDER BY c.at DESC;
@@ -311,7 +310,7 @@ SELECT name, key, place, kind, state, seq, fence, quiet, undo, undo_within FROM 
  WHERE run_id = :run_id ORDER BY seq;
 
 -- obligations --
--- What would have to be undone if its run went no further.
+-- Effects to undo if their run does not go on.
 SELECT e.run_id, r.agent, r.version, r.state, e.name, e.key, e.state, e.seq, e.undo, e.undo_within,
        r.undo_at
   FROM andon.effects e JOIN andon.runs r ON r.id = e.run_id
@@ -335,7 +334,7 @@ SELECT coalesce((SELECT id FROM andon.events WHERE at < :before::float8
                   ORDER BY at DESC, id DESC LIMIT 1), 0);
 
 -- slowest_steps --
--- How long steps took, by the newest runs: the journal of them all may be large.
+-- How long the steps of the newest runs took; all journals together may be large.
 SELECT r.agent, j.name, count(*),
        count(*) FILTER (WHERE j.at - j.since > :longer_than::float8), max(j.at - j.since)
   FROM (SELECT id, agent FROM andon.runs ORDER BY created_at DESC, id DESC LIMIT :runs) r
@@ -349,7 +348,7 @@ SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon.attempts
  WHERE run_id = :run_id ORDER BY fence;
 
 -- held_by --
--- What a worker had in its hands since a time, and what became of it.
+-- The runs that a worker has held since a time, and how each attempt ended.
 SELECT a.run_id, a.number, a.fence, a.worker, a.claimed_at, a.ended_at, a.ending, r.state,
        (SELECT min(n.claimed_at) FROM andon.attempts n
          WHERE n.run_id = a.run_id AND n.fence > a.fence),
@@ -374,7 +373,7 @@ SELECT id, at, level, text FROM andon.logs
 SELECT body FROM andon.blobs WHERE name = :name;
 
 -- stop_in_force --
--- The same order, given again, is the same order. Newest first.
+-- An order that is given again joins the order that is in force. Newest first.
 SELECT id FROM andon.stops
  WHERE id = :id
     OR (kind = :kind AND scope = :scope AND name = :name AND value = :value
@@ -390,8 +389,8 @@ VALUES (:id, (SELECT coalesce(max(epoch), 0) + 1 FROM andon.stops), :kind, :scop
 RETURNING epoch;
 
 -- descendants --
--- A run and everybody it has started, whatever has become of those between; parents first. Over: also those
--- that have ended, and may have left something.
+-- A run and its descendants, whatever the state of the runs in between; parents first. `over` adds
+-- ended runs whose processes may still exist.
 WITH RECURSIVE family (id, depth) AS (
   SELECT id, 0 FROM andon.runs WHERE id = :run_id
   UNION
@@ -403,16 +402,16 @@ SELECT r.id FROM andon.runs r JOIN family f ON r.id = f.id
  ORDER BY f.depth, r.id;
 
 -- executing --
--- Also what another order has fenced, and may not have ended yet.
+-- Includes runs that another order has fenced and that may not have ended yet.
 SELECT id FROM andon.runs WHERE worker IS NOT NULL AND state = 'running'
  UNION SELECT run_id FROM andon.targets WHERE run_id IS NOT NULL AND ended_at IS NULL ORDER BY 1;
 
 -- ask_run --
--- Its worker hears of it by its next claim.
+-- The next claim of its worker returns the order.
 UPDATE andon.runs SET stop = :stop WHERE id = :run_id AND state = 'running' RETURNING id;
 
 -- fence_run --
--- Nothing that its worker writes is taken any more.
+-- From now on every write of its worker is refused.
 UPDATE andon.runs
    SET state = 'killed', fence = fence + 1, worker = NULL, stop = :stop, undo_at = NULL,
        changed_at = andon.now()
@@ -420,13 +419,13 @@ UPDATE andon.runs
 RETURNING id;
 
 -- fence_frozen --
--- Its process is not to be thawed any more, and has to be ended.
+-- Its process must not be thawed any more; it has to be ended.
 UPDATE andon.runs
    SET state = 'killed', fence = fence + 1, stop = :stop, undo_at = NULL, changed_at = andon.now()
  WHERE id = :run_id AND fence = :fence AND state IN ('paused', 'queued');
 
 -- stop_run --
--- Nobody executes it: it becomes what the order says.
+-- No worker executes the run: it gets the state that the order asks for.
 UPDATE andon.runs
    SET state = :state, stop = NULL, worker = NULL, error = :error::text, returned = true,
        undoing = coalesce(undoing, :undoing::text), changed_at = andon.now(),
@@ -438,7 +437,7 @@ UPDATE andon.runs
 RETURNING parent_id;
 
 -- undo_runs --
--- Nobody executes them, and they owe an undo: whoever claims them next sees to that.
+-- No worker executes these runs, and they have effects to undo: the next worker undoes them.
 UPDATE andon.runs
    SET state = 'queued', error = NULL, returned = true, changed_at = andon.now(),
        undoing = coalesce(undoing, :undoing::text), waits = NULL, wake_at = NULL, fruitless = 0,
@@ -446,7 +445,7 @@ UPDATE andon.runs
  WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:run_ids::text::jsonb)));
 
 -- hold_runs --
--- Those that nobody executes, many at once.
+-- Many runs that no worker executes, in one statement.
 UPDATE andon.runs
    SET state = :state, error = :error::text, changed_at = andon.now(), waits = NULL, wake_at = NULL,
        undo_at = CASE WHEN :undo_later::boolean THEN andon.now() + {undo_within} END
@@ -455,12 +454,12 @@ UPDATE andon.runs
 RETURNING id;
 
 -- forget_windows --
--- What nobody had resumed when everything was stopped is not undone by itself afterwards.
+-- Runs that were stopped by a halt are not undone on their own afterwards.
 UPDATE andon.runs SET undo_at = NULL
  WHERE undo_at IS NOT NULL AND state IN ('stranded', 'paused', 'dead');
 
 -- resume_runs --
--- Later, if they were to begin later.
+-- A run that was scheduled for later keeps its time.
 UPDATE andon.runs
    SET state = 'queued', returned = true, error = NULL, changed_at = andon.now(),
        available_at = greatest(available_at, andon.now()),
@@ -479,14 +478,14 @@ VALUES (:stop_id, :target, :run_id, :worker, :supervisor, :fence, :stage, :mark,
 ON CONFLICT (stop_id, target) DO NOTHING;
 
 -- join_targets --
--- An order about a run that another order has fenced before waits for all that this one waits for.
+-- An order about a run that an earlier order has fenced waits for the same targets.
 INSERT INTO andon.targets (stop_id, target, run_id, worker, supervisor, fence, stage, mark, requested_at, fenced_at)
 SELECT DISTINCT :stop_id, target, run_id, worker, supervisor, fence, stage, mark, andon.now(), andon.now()
   FROM andon.targets WHERE run_id = :run_id AND ended_at IS NULL AND stage = 'fenced'
 ON CONFLICT (stop_id, target) DO NOTHING;
 
 -- is_awaited --
--- Whether an end of this run is still to be proved.
+-- Whether an end of this run remains to be proved.
 SELECT 1 FROM andon.targets WHERE run_id = :run_id AND ended_at IS NULL LIMIT 1;
 
 -- fence_targets --
@@ -502,16 +501,16 @@ UPDATE andon.targets SET stage = 'acknowledged', acknowledged_at = andon.now()
 UPDATE andon.attempts SET quiet = true WHERE run_id = :run_id AND fence = :fence;
 
 -- word_targets --
--- What a worker's word is about, and whether the worker's process is to be ended.
+-- The targets that a worker's report is about, and whether the worker's process must end too.
 SELECT t.stop_id, t.target, s.kind, s.spare, w.embedded
   FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id JOIN andon.workers w ON w.id = t.worker
  WHERE t.run_id = :run_id AND t.worker = :worker_id AND t.fence = :fence AND t.ended_at IS NULL
    AND t.stage = 'fenced';
 
 -- started_by --
--- Attempts whose processes or threads may go on, although nobody executes the attempt any more; and
--- those of silent workers, which may still execute them: their process has to be ended. Of
--- those in hand only what spares its worker is looked at: else that is ended, with all it started.
+-- Attempts whose processes or threads may go on although no worker executes the attempt any more, and
+-- attempts of silent workers, whose process has to be ended. An attempt in hand counts only if the
+-- order spares its worker: otherwise the worker is ended with all that it has started.
 SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN (a.threads AND w.state = 'live') OR w.state = 'silent' THEN NULL ELSE a.mark END
   FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker JOIN andon.runs r ON r.id = a.run_id
  WHERE a.run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:run_ids::text::jsonb))) AND NOT a.quiet
@@ -520,13 +519,13 @@ SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN (a.threads AND w.sta
  ORDER BY a.run_id, a.fence;
 
 -- left_behind --
--- What may go on of an attempt that has ended: its mark; NULL for a thread, which ends with its worker's process only.
+-- The mark of an attempt whose processes may go on; NULL for a thread: it ends with its worker only.
 SELECT CASE WHEN a.threads AND w.state = 'live' THEN NULL ELSE a.mark END
   FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
  WHERE a.run_id = :run_id AND a.fence = :fence AND a.mark IS NOT NULL AND NOT a.quiet;
 
 -- keep_targets --
--- The attempt has ended, and what it had started may go on.
+-- The attempt has ended, and processes or threads that it started may go on.
 UPDATE andon.targets SET stage = 'fenced', mark = :mark, evidence = :evidence, fenced_at = coalesce(fenced_at, andon.now())
  WHERE run_id = :run_id AND fence = :fence AND ended_at IS NULL AND mark IS NULL;
 
@@ -534,14 +533,15 @@ UPDATE andon.targets SET stage = 'fenced', mark = :mark, evidence = :evidence, f
 SELECT 1 FROM andon.attempts WHERE worker = :worker_id AND mark IS NOT NULL AND NOT quiet LIMIT 1;
 
 -- hold_started --
--- Nobody executes it, and something of it may go on.
+-- No worker executes the run, and processes of it may go on.
 UPDATE andon.runs
    SET state = 'killed', fence = fence + 1, stop = :stop, undo_at = NULL, waits = NULL, wake_at = NULL,
        changed_at = andon.now()
  WHERE id = :run_id AND fence = :fence AND state IN ('queued', 'suspended', 'paused', 'stranded', 'killed');
 
 -- end_worker_targets --
--- What could not be proved may be later. Polite: of hard stops, and of what it has started, its word proves nothing.
+-- An unproved target can be proved later. `polite`: the worker's own report proves neither a hard stop
+-- nor the end of a process that it has started.
 UPDATE andon.targets SET stage = :stage, evidence = :evidence::text || CASE WHEN stage = 'fenced' AND evidence IS NOT NULL THEN '; ' || evidence ELSE '' END, ended_at = andon.now()
  WHERE worker = :worker_id
    AND (ended_at IS NULL OR (stage = 'unproved' AND :stage::text = 'verified'))
@@ -554,7 +554,7 @@ SELECT t.stop_id, t.target, t.supervisor, t.run_id FROM andon.targets t JOIN and
  WHERE t.worker = :worker_id AND t.ended_at IS NULL AND (t.mark IS NOT NULL OR s.kind IN ('kill', 'halt'));
 
 -- forsaken_targets --
--- What was started on a host where nobody looks: its worker has ended, and no supervisor is there.
+-- Targets on hosts without anybody to look: the worker has ended, and there is no supervisor.
 SELECT t.stop_id, t.target, t.run_id, w.host
   FROM andon.targets t JOIN andon.workers w ON w.id = t.worker
  WHERE (t.mark IS NOT NULL OR w.state = 'silent') AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')
@@ -566,7 +566,7 @@ SELECT t.stop_id, t.target, t.run_id, w.host
 UPDATE andon.attempts SET quiet = true WHERE worker = :worker_id AND mark IS NOT NULL;
 
 -- report_target --
--- What several have ended of what an attempt had started is told of all of them.
+-- If several parties end processes of one attempt, the evidence names all of them.
 UPDATE andon.targets
    SET stage = :stage,
        evidence = CASE WHEN mark IS NOT NULL AND :stage::text = 'verified' AND stage = 'fenced'
@@ -583,13 +583,13 @@ RETURNING run_id, fence, mark;
 UPDATE andon.stops SET waiting = waiting + :runs WHERE id = :id;
 
 -- overdue_targets --
--- Of polite orders whose time is over.
+-- Targets of polite orders whose window is over.
 SELECT DISTINCT t.run_id FROM andon.stops s JOIN andon.targets t ON t.stop_id = s.id
  WHERE s.closed_at IS NULL AND s.escalate_at <= andon.now()
    AND t.ended_at IS NULL AND t.run_id IS NOT NULL ORDER BY t.run_id;
 
 -- stop_rows --
--- What an order has to know of its runs; they are locked until it commits.
+-- The facts that an order needs about its runs, which stay locked until it commits.
 SELECT r.id, r.state, r.worker, r.fence, r.head_seq, r.head_hash, r.parent_id, r.stop,
        EXISTS (SELECT 1 FROM andon.effects e
                 WHERE e.run_id = r.id AND e.undo IS NOT NULL
@@ -601,7 +601,7 @@ SELECT r.id, r.state, r.worker, r.fence, r.head_seq, r.head_hash, r.parent_id, r
  ORDER BY r.id FOR NO KEY UPDATE OF r;
 
 -- close_stops --
--- Those of which every target is proved, or cannot be.
+-- The orders of which every target is proved or cannot be proved.
 UPDATE andon.stops SET closed_at = andon.now(), escalate_at = NULL
  WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::text::jsonb))) AND closed_at IS NULL
    AND NOT EXISTS (SELECT 1 FROM andon.targets t
@@ -610,7 +610,7 @@ RETURNING id, kind, (SELECT count(*) FROM andon.targets t
                       WHERE t.stop_id = andon.stops.id AND t.stage = 'unproved');
 
 -- shorten_window --
--- Given again with less time: the stop comes earlier, never later.
+-- An order given again with a shorter window ends sooner, never later.
 UPDATE andon.stops SET escalate_at = andon.now() + :within::float8, within = :within
  WHERE id = :id AND closed_at IS NULL AND escalate_at > andon.now() + :within::float8;
 
@@ -627,7 +627,7 @@ SELECT epoch FROM andon.stops
  ORDER BY epoch DESC LIMIT 1;
 
 -- is_lifted --
--- Whether this very reauthorization was already written (its commit's outcome was unknown).
+-- Whether an earlier try has written this reauthorization (the outcome of its commit was unknown).
 SELECT 1 FROM andon.stops
  WHERE epoch = :epoch AND scope = :scope AND name = :name AND value = :value
    AND lifted_by = :by AND lifted_why = :why;
@@ -645,7 +645,7 @@ SELECT {stop_columns} FROM andon.stops WHERE latched AND lifted_at IS NULL ORDER
 SELECT {target_columns} FROM andon.targets WHERE stop_id = :stop_id ORDER BY target;
 
 -- unproved --
--- What nobody could prove, of whichever order.
+-- Unproved targets of all orders.
 SELECT {target_columns} FROM andon.targets WHERE stage = 'unproved' ORDER BY requested_at DESC, target LIMIT 1000;
 
 -- enlist --
@@ -672,7 +672,7 @@ SELECT id FROM andon.supervisors
  LIMIT 8 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- told_supervisor --
--- What is to be ended from outside, and the supervisor's own rows.
+-- Targets that have to be ended from outside, and those of the supervisor itself.
 SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why,
        t.mark, s.spare
   FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
@@ -694,7 +694,7 @@ UPDATE andon.workers SET stalled = :stalled
 RETURNING id;
 
 -- fence_mark --
--- It is fenced already; a later order decides what becomes of it.
+-- The run is fenced already; a later order decides its state.
 UPDATE andon.runs SET stop = :stop WHERE id = :run_id AND state = 'killed';
 
 -- end_named_targets --
@@ -703,7 +703,7 @@ UPDATE andon.targets SET stage = :stage, evidence = :evidence, ended_at = andon.
 RETURNING stop_id;
 
 -- graph_fence --
--- Its row is locked already, or on SQLite the file: nobody can claim the run before this is committed.
+-- The row (on SQLite: the file) is locked already: no worker can claim the run before this commits.
 SELECT 1 FROM andon.runs
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = :epoch;
@@ -726,7 +726,7 @@ ON CONFLICT (thread, namespace, channel, version) DO UPDATE
    SET kind = excluded.kind, body = excluded.body;
 
 -- save_graph_write --
--- The first one counts, and of special ones the last.
+-- The first write counts; of special writes the last one.
 INSERT INTO andon.graph_writes (thread, namespace, checkpoint, task, idx, channel, path, kind, body)
 VALUES (:thread, :namespace, :checkpoint, :task, :idx, :channel, :path, :kind, :body)
 ON CONFLICT (thread, namespace, checkpoint, task, idx) DO UPDATE
@@ -779,7 +779,7 @@ DELETE FROM andon.graph_channels
  WHERE thread = :thread AND namespace = :namespace AND channel = :channel AND version = :version;
 
 -- graph_parted --
--- The values that are in pieces.
+-- The values that are stored in pieces.
 SELECT kind, body FROM andon.graph_channels WHERE thread = :thread AND kind IN ('@piece', '@list')
 UNION ALL
 SELECT kind, body FROM andon.graph_writes WHERE thread = :thread AND kind IN ('@piece', '@list');
@@ -823,7 +823,7 @@ SELECT :target::text, name, body FROM andon.graph_pieces WHERE thread = :source
 ON CONFLICT (thread, name) DO NOTHING;
 
 -- deliver --
--- The counter is changed even while the run works, so that it cannot go to sleep past the message.
+-- The counter changes even while the run executes, so that it cannot suspend and miss the message.
 UPDATE andon.runs
    SET inbox = inbox + 1,
        returned = returned OR state = 'suspended',
@@ -836,8 +836,8 @@ UPDATE andon.runs
 RETURNING state;
 
 -- waiting --
--- What waits for a worker now, and what is put aside. Counted from the oldest on and not beyond
--- the limit: it is asked every few seconds.
+-- Runs that wait for a worker now, and stranded ones. Counted from the oldest on, up to a limit, as
+-- the query is executed every few seconds.
 SELECT state, queue, agent, version, count(*), greatest(0, andon.now() - min(available_at))
   FROM (SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon.runs
                         WHERE state = 'queued' AND available_at <= andon.now()
@@ -855,8 +855,8 @@ UPDATE andon.agents AS a
 RETURNING name;
 
 -- register_agent --
--- The first registration of a version promotes it, unless its worker was told not to. Later than every
--- other, whatever the clock says.
+-- The first registration of a version promotes it unless `promote` is false, at a time later than
+-- every other promotion, even if the clock went back.
 INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
                           rate, per_seconds, types)
 VALUES (:name, :version, :queue, :parameters, :retries, andon.now(),
@@ -869,14 +869,14 @@ ON CONFLICT (name, version) DO UPDATE
 RETURNING parameters;
 
 -- start_of_attempt --
--- What it has started carries this mark. From now on somebody has to look whether that has ended.
+-- The processes of the attempt carry this mark. From now on their end has to be checked.
 UPDATE andon.attempts SET mark = :mark, threads = threads OR :threads::boolean, quiet = false
  WHERE run_id = :run_id AND fence = :fence;
 
 -- settle_run --
--- A message that arrived since the run was read keeps it from going to sleep: `inbox` is judged
--- after the row is locked, and deliver locks it too. So does the wish that it be undone, which
--- keeps it from being over.
+-- A message that arrived since the run was read keeps it from being suspended: `inbox` is compared
+-- after the row is locked, and deliver locks it too. In the same way a request to undo the run keeps
+-- it from ending.
 UPDATE andon.runs
    SET state = CASE WHEN :sleeps::boolean AND inbox > :seen_inbox THEN :awake_state
                     WHEN :over::boolean AND NOT :undone::boolean AND undoing IS NOT NULL

@@ -1,7 +1,7 @@
 -- SQLite. Writers take the one write lock with BEGIN IMMEDIATE, so no row is ever claimed twice.
 
 -- give_back_run --
--- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
+-- Takes a run back from a worker that is gone. Fruitless: the attempt ended without a finished step.
 UPDATE andon_runs
    SET state = :state, returned = 1, worker = NULL, available_at = unixepoch('subsec'),
        changed_at = unixepoch('subsec'), interruptions = interruptions + :interrupted,
@@ -20,7 +20,7 @@ UPDATE andon_runs
                ORDER BY wake_at LIMIT :limit);
 
 -- give_up_overdue --
--- Nobody has resumed them in time: what they did is undone.
+-- Runs that were not resumed in time: their effects get undone.
 UPDATE andon_runs
    SET state = 'queued', returned = 1, available_at = unixepoch('subsec'), undo_at = NULL,
        changed_at = unixepoch('subsec'), undoing = :undoing, fruitless = 0
@@ -31,8 +31,8 @@ UPDATE andon_runs
 RETURNING id;
 
 -- {claimable} --
--- Ready runs of the versions and queues of this worker; those to be undone, of any version.
--- The + keeps it on the index of the order: by available_at it would sort the whole queue.
+-- Ready runs of this worker's versions and queues; runs to be undone of any version. The + makes
+-- SQLite use the index of the ORDER BY: with the one of available_at it would sort the whole queue.
 r.state = 'queued' AND r.stop IS NULL AND +r.available_at <= unixepoch('subsec')
       AND ((r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
            OR (r.undoing IS NOT NULL
@@ -41,7 +41,7 @@ r.state = 'queued' AND r.stop IS NULL AND +r.available_at <= unixepoch('subsec')
       AND (:queues IS NULL OR r.queue IN (SELECT value FROM json_each(:queues)));
 
 -- {one_suspect} --
--- Of the runs that may have killed their workers one at most, and none beside another one.
+-- At most one run that may have killed its workers, and none while this worker holds another one.
 (r.fruitless < :suspect_from OR (
         r.id = (SELECT r.id FROM andon_runs r
                  WHERE r.fruitless >= :suspect_from AND {claimable}
@@ -51,7 +51,7 @@ r.state = 'queued' AND r.stop IS NULL AND +r.available_at <= unixepoch('subsec')
                            AND h.fruitless >= :suspect_from AND h.progress_seq = h.claimed_seq)));
 
 -- claim_runs --
--- What was begun before first, then priority, age.
+-- Returned runs first, then by priority and age.
 -- `chosen`: only these, which no limit holds back (see candidates).
 UPDATE andon_runs
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
@@ -70,8 +70,8 @@ RETURNING id, agent, version, attempt, epoch, fence, failures, interruptions, he
           inbox, parent_id, root_id, labels, queue, undoing, trial;
 
 -- candidates --
--- What claim_runs would take, without what a limit holds back. `held`: slots that are full, or
--- spent, which hold back only runs that begin.
+-- The runs that claim_runs would claim, except those that a limit holds back. `held`: slots that are
+-- full, and slots whose rate is spent, which hold back only runs that have not begun.
 WITH held AS MATERIALIZED (
   SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:held)
 )
@@ -93,7 +93,7 @@ SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
  LIMIT :limit;
 
 -- lock_limits, lock_workers, lock_orders, try_orders, share_orders, lock_named_workers, lock_runs_of, lock_supervisors, lock_stops, share_thread, lock_thread --
--- Nothing to do: the write lock is held already.
+-- Nothing to lock: the transaction holds the write lock already.
 SELECT 1;
 
 -- queues --
@@ -108,8 +108,8 @@ SELECT queue, sum(waiting), sum(returned), sum(later), sum(running), min(oldest)
 ) counted GROUP BY queue ORDER BY queue;
 
 -- forsaken --
--- Queued runs that no worker would take: nobody carries their version (for those to be undone, any
--- version), or serves their queue. With an allowance, so that a restart goes unnoticed.
+-- Queued runs that no live worker would claim: none has their version (for runs to be undone: any
+-- version), or none serves their queue. The allowance keeps a restart from being reported.
 WITH carried AS (
   SELECT a.value ->> 0 AS agent, a.value ->> 1 AS version, w.queues
     FROM andon_workers w, json_each(w.agents) a
@@ -133,10 +133,10 @@ SELECT value ->> 0, value ->> 1, value ->> 2, :worker_id, :claim, unixepoch('sub
   FROM json_each(:runs);
 
 -- look --
--- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
--- anything has become due, when the next thing will, which of its runs somebody wants undone, which
--- scopes are held, when an order becomes hard, which orders there are for it, and whether this very
--- claim has claimed before.
+-- The facts that a claim needs, in one query: whether this worker is asked to drain, whether there are
+-- limits, whether anything is due and when the next thing will be, which of its runs are to be undone,
+-- which scopes are held, when an order becomes hard, the orders for this worker, and whether an earlier
+-- try of this claim has claimed.
 SELECT drain_asked_at IS NOT NULL,
        EXISTS (SELECT 1 FROM andon_limits),
        EXISTS (SELECT 1 FROM andon_workers WHERE state = 'live' AND lease_until < unixepoch('subsec')),
@@ -157,7 +157,7 @@ SELECT drain_asked_at IS NOT NULL,
        (SELECT json_group_array(json_array(scope, name, value, kind)) FROM andon_stops
          WHERE latched AND lifted_at IS NULL),
        (SELECT min(escalate_at) - unixepoch('subsec') FROM andon_stops WHERE closed_at IS NULL),
-       -- Who waits for a child that is being stopped hears of it after the child.
+       -- A parent that waits for a child that is being stopped is notified after the child.
        (SELECT json_group_array(json_object(
                  'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
                  'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
@@ -172,13 +172,13 @@ SELECT drain_asked_at IS NOT NULL,
   FROM andon_workers WHERE id = :worker_id;
 
 -- lock_runs --
--- The write lock is held already: this only reads.
+-- The transaction holds the write lock already: this only reads.
 SELECT id, state FROM andon_runs
  WHERE id IN (SELECT value FROM json_each(:run_ids) UNION SELECT value FROM json_each(:ending))
  ORDER BY id;
 
 -- start_run --
--- Nothing begins while everything is halted.
+-- No run is created while everything is halted.
 INSERT INTO andon_runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
                         root_id, head_seq, head_hash, created_at, changed_at)
 SELECT :id, :agent, :version, :queue, 'queued', :priority,
@@ -190,7 +190,7 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
 -- advance_head --
--- The fence check of every append. No row: somebody else owns the run, or this is already written.
+-- The fence check of every append. No row: another worker owns the run, or an earlier try has written it.
 UPDATE andon_runs
    SET head_seq = :seq, head_hash = :hash, step = coalesce(:step, step),
        progress_seq = CASE WHEN :progress THEN :seq ELSE progress_seq END
@@ -207,7 +207,7 @@ ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, progress = excluded
 RETURNING op;
 
 -- move_run --
--- By somebody who does not own it: nobody does. `fresh`: as if it had never failed.
+-- Moves a run that no worker owns. `fresh`: forget its failures.
 UPDATE andon_runs
    SET state = :state, returned = 1, available_at = unixepoch('subsec'),
        error = CASE WHEN :forgets THEN NULL ELSE error END,
@@ -226,7 +226,7 @@ SELECT run_id, id, kind, name, body FROM andon_inbox
  WHERE run_id IN (SELECT value FROM json_each(:run_ids)) AND taken = 0 ORDER BY id;
 
 -- quiet_fences --
--- Earlier claims whose workers certainly execute nothing any more, nor does what they have started.
+-- Earlier claims whose workers have certainly ended, with every process that they had started.
 SELECT a.fence FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
  WHERE a.run_id = :run_id AND (a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL));
 
@@ -243,7 +243,7 @@ SELECT {run_columns} FROM andon_runs
  ORDER BY created_at DESC, id DESC LIMIT :limit;
 
 -- stranded_versions --
--- Those of which the last word is that nobody carries them.
+-- The versions whose newest event says that no worker has them.
 SELECT agent, version FROM (
   SELECT json_extract(body, '$.agent') AS agent, json_extract(body, '$.version') AS version, kind, max(id)
     FROM andon_events WHERE kind IN ('version.stranded', 'version.carried')
@@ -251,7 +251,7 @@ SELECT agent, version FROM (
  WHERE kind = 'version.stranded';
 
 -- members --
--- Every unfinished run that is in the scope, or has an ancestor in it, whatever has become of that.
+-- Every unfinished run that is in the scope or has an ancestor in it, whatever the ancestor's state.
 WITH RECURSIVE up (id, above) AS (
   SELECT id, id FROM andon_runs WHERE state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
   UNION
@@ -265,7 +265,7 @@ SELECT DISTINCT up.id FROM up JOIN andon_runs a ON a.id = up.above
  ORDER BY up.id;
 
 -- frozen --
--- Nobody executes them, and their processes are there all the same.
+-- Runs that no worker executes but whose processes still exist, frozen.
 SELECT r.id FROM andon_workers w JOIN andon_attempts a ON a.worker = w.id
   JOIN andon_runs r ON r.id = a.run_id AND r.fence = a.fence
  WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND substr(a.ending, 1, 6) = 'frozen'
@@ -278,7 +278,7 @@ SELECT value ->> 0, value ->> 1, 'end', 'cancelled', '', '', NULL, '', :body, NU
   FROM json_each(:runs);
 
 -- end_runs --
--- Nobody executes them, and they owe nothing: they are over.
+-- Runs that no worker executes and that have no effect to undo: they end here.
 UPDATE andon_runs
    SET state = 'cancelled', error = :error, returned = 1, changed_at = unixepoch('subsec'),
        waits = NULL, wake_at = NULL, fruitless = 0, undo_at = NULL,
@@ -295,7 +295,7 @@ INSERT INTO andon_events (at, kind, run_id, worker, body)
 SELECT unixepoch('subsec'), :kind, one.id, NULL, :body FROM (SELECT value AS id FROM json_each(:run_ids)) one;
 
 -- hold_all --
--- What waits anywhere stays away until somebody resumes it.
+-- Waiting runs are held until a person resumes them.
 UPDATE andon_runs
    SET state = 'killed', error = :error, changed_at = unixepoch('subsec'), waits = NULL, wake_at = NULL,
        undo_at = NULL
@@ -303,19 +303,19 @@ UPDATE andon_runs
 RETURNING id;
 
 -- end_run_targets --
--- What it had started has to be looked for.
+-- Not the targets with a mark: the processes of those have to be looked for.
 UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
  WHERE run_id = :run_id AND fence = :fence AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
 
 -- is_ended_by_order --
--- A hard order about it, or about one of its runs, ends its whole process: whoever says first that it is dead.
+-- A hard order about the worker, or about one of its runs, ends its process, whoever reports that death.
 SELECT 1 FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id JOIN andon_workers w ON w.id = t.worker
  WHERE t.worker = :worker_id AND t.stage = 'fenced' AND t.ended_at IS NULL AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)
  LIMIT 1;
 
 -- note_stop --
--- What somebody measured, beside what others have.
+-- Merges new measurements into those that are there.
 UPDATE andon_stops SET body = json_patch(body, :body) WHERE id = :id;
 
 -- end_windows --
@@ -324,7 +324,7 @@ UPDATE andon_stops SET escalate_at = NULL
 RETURNING id;
 
 -- known_pieces --
--- CROSS: SQLite keeps the order, and looks each name up instead of all pieces of the thread.
+-- CROSS JOIN: SQLite keeps this order, and looks up each name instead of reading all pieces.
 SELECT p.name FROM json_each(:names) j
  CROSS JOIN andon_graph_pieces p ON p.thread = :thread AND p.name = unhex(j.value);
 
@@ -339,6 +339,6 @@ SELECT p.name, p.body FROM json_each(:names) j
  CROSS JOIN andon_graph_pieces p ON p.thread = :thread AND p.name = unhex(j.value);
 
 -- graph_blocks --
--- Each piece, with its body if that names others.
+-- Each piece, with its body if that refers to other pieces.
 SELECT name, CASE WHEN substr(body, 1, 1) <> x'76' THEN body END FROM andon_graph_pieces
  WHERE thread = :thread;
