@@ -175,8 +175,8 @@ CANARIES = (
         "supervisor-not-told",
         "twins",
         "store/sql/supervisors.py",
-        '        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)\n',
-        '        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)[1:]\n',
+        '        rows = self.q("targets_of_supervisor", supervisor_id=m.supervisor_id)\n',
+        '        rows = self.q("targets_of_supervisor", supervisor_id=m.supervisor_id)[1:]\n',
     ),
     Canary(
         "lifted-by-who-has-not-seen-it",

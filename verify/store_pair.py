@@ -224,7 +224,7 @@ def shown(outcome: Any, *, hints: bool = True) -> str:
     if isinstance(outcome, Exception):
         return f"{type(outcome).__name__}: {outcome}"
     if hasattr(outcome, "runs"):
-        told = sorted(map(repr, outcome.told))
+        told = sorted(map(repr, outcome.notices))
         runs = sorted(map(repr, outcome.runs))
         wake_in = None if outcome.wake_in is None or not hints else round(outcome.wake_in, 3)
         rest = outcome.returned, outcome.drain, sorted(outcome.recalled), outcome.halted

@@ -81,7 +81,7 @@ class SupervisorPlots(Machine):
         if kind == "halt":
             self.orders += 1
             self.send(Order(id=f"o{self.orders}", kind="halt", scope="fleet", name=""))
-        for told in self._attend(supervisor).told if then == "is reported" else ():
+        for told in self._attend(supervisor).notices if then == "is reported" else ():
             report = TargetReport(stop_id=told.stop_id, target=told.target, stage="verified")
             self.send(report.but(evidence="it was ended"))
         if then == "dies":

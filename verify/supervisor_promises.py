@@ -28,7 +28,7 @@ def attend(before: "Seen", after: "Seen", m: Attend, outcome: Any) -> Iterator[s
         for row in after.rows["targets"]
         if row["supervisor"] == m.supervisor_id and row["stage"] == "fenced" and not row["ended_at"]
     }
-    told = {(one.stop_id, one.target) for one in outcome.told if one.hard}
+    told = {(one.stop_id, one.target) for one in outcome.notices if one.hard}
     if wanted != told:
         yield f"{m.supervisor_id} gets {sorted(told)}, and has to end {sorted(wanted)}"
     halts = any(latch["kind"] == "halt" for latch in after.latches)

@@ -250,7 +250,7 @@ class ControlProcess:
         self.workers.record_deaths(store)
         seen, attendance = self._exchange(store)
         self._newest = self._seen(store, seen.newest) if seen.newest or self.runner else ()
-        self._notices = attendance.told + self.workers.inherited(seen)
+        self._notices = attendance.notices + self.workers.inherited(seen)
         if attendance.escalate_in is not None:
             self._due = min(self._due, time.monotonic() + max(0.0, attendance.escalate_in))
         self.channel.send("contact")

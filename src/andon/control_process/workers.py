@@ -132,7 +132,7 @@ class SupervisedWorkers:
         found: list[StopNotice] = []
         for other in sorted(others):
             attendance = self._own.write(Attend(supervisor_id=other, lease_seconds=0.0))
-            found += [one for one in attendance.told if one.worker is not None]
+            found += [one for one in attendance.notices if one.worker is not None]
         return found
 
     def obey(self, seen: FleetState, notices: list[StopNotice]) -> None:

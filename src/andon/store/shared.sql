@@ -492,7 +492,7 @@ SELECT 1 FROM andon.targets WHERE run_id = :run_id AND ended_at IS NULL LIMIT 1;
 UPDATE andon.targets SET stage = 'fenced', fenced_at = andon.now()
  WHERE run_id = :run_id AND ended_at IS NULL AND stage <> 'fenced';
 
--- hear --
+-- acknowledge_targets --
 UPDATE andon.targets SET stage = 'acknowledged', acknowledged_at = andon.now()
  WHERE worker = :worker_id AND ended_at IS NULL AND stage = 'requested'
    AND run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:run_ids::text::jsonb)));
@@ -671,7 +671,7 @@ SELECT id FROM andon.supervisors
  WHERE state = 'live' AND lease_until < andon.now() AND id <> :supervisor_id
  LIMIT 8 FOR NO KEY UPDATE SKIP LOCKED;
 
--- told_supervisor --
+-- targets_of_supervisor --
 -- Targets that have to be ended from outside, and those of the supervisor itself.
 SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why,
        t.mark, s.spare

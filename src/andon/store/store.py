@@ -275,7 +275,7 @@ class ClaimResult(Struct):
     returned: int  # runs taken back from dead or overdue workers
     drain: bool = False  # somebody asked this worker to drain
     recalled: Sequence[str] = ()  # runs it holds whose effects must be undone
-    told: Sequence[StopNotice] = ()  # orders about runs it holds
+    notices: Sequence[StopNotice] = ()  # orders about runs it holds
     halted: bool = False  # the whole fleet is halted: the worker claims nothing
 
 

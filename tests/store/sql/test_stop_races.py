@@ -132,10 +132,10 @@ def test_a_claim_that_finds_an_expired_window_does_not_wait_for_an_order(traffic
     begin(traffic.store)
     order(traffic.store, "pause", "run:r", within=0.0)
     traffic.hold("SELECT pg_advisory_xact_lock(4701822938610213712)")
-    assert [one.hard for one in claim(traffic.store).told] == [False]
+    assert [one.hard for one in claim(traffic.store).notices] == [False]
     traffic.release()
     claim(traffic.store)
-    assert [one.hard for one in claim(traffic.store).told] == [True]
+    assert [one.hard for one in claim(traffic.store).notices] == [True]
 
 
 @pytest.mark.parametrize("what", ["run:top", "agent:agent"])
@@ -277,7 +277,7 @@ def test_a_frozen_run_is_not_stopped_before_its_process_is_gone(
     assert state(store) == ("paused", False)
     receipt = order(store, kind, what)
     assert state(store) == ("killed", True)
-    [told] = attend(store).told
+    [told] = attend(store).notices
     assert (told.target, told.hard) == ("run:r", True)
     assert not closed(store, receipt)
     do(store, TargetReport(stop_id=receipt, target="run:r", stage="verified", evidence="gone"))

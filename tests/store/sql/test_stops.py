@@ -88,7 +88,7 @@ def test_a_polite_order_is_carried_out_when_the_run_is_returned(
     receipt = order(store, kind, "run:r")
     assert state(store) == ("running", True)
     assert stages(store, receipt) == {"run:r": "requested"}
-    [told] = claim(store).told
+    [told] = claim(store).notices
     assert (told.run_id, told.kind, told.hard, told.by) == ("r", kind, False, "ana")
     do(store, Heard(worker_id="w", run_ids=("r",)))
     assert stages(store, receipt) == {"run:r": "acknowledged"}
@@ -128,7 +128,7 @@ def test_a_polite_order_becomes_hard_after_its_window(store: Store) -> None:
     assert stages(store, receipt) == {"run:r": "fenced"}
     with pytest.raises(Fenced):
         do(store, held.append())
-    [told] = claim(store).told
+    [told] = claim(store).notices
     assert told.hard
     do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
     assert state(store) == ("cancelled", False)
@@ -138,10 +138,10 @@ def test_a_worker_that_claims_nothing_still_gets_its_orders(store: Any) -> None:
     begin(store)
     order(store, "pause", "run:r")
     result = store.orders_for("w")
-    assert ([told.run_id for told in result.told], result.halted) == (["r"], False)
+    assert ([told.run_id for told in result.notices], result.halted) == (["r"], False)
     order(store, "halt")
     assert store.orders_for("w").halted
-    assert not store.orders_for("nobody").told
+    assert not store.orders_for("nobody").notices
 
 
 def test_an_open_window_is_waited_for(store: Store) -> None:
@@ -345,7 +345,7 @@ def test_children_are_stopped_before_their_parents(store: Store) -> None:
     held = family(store)
     receipt = order(store, "cancel", "run:p")
     for name in ("g", "c", "p"):
-        assert [told.run_id for told in claim(store).told] == [name]
+        assert [told.run_id for told in claim(store).notices] == [name]
         held[name].look_again(store)
         do(store, give_back(held[name]))
     assert closed(store, receipt)
@@ -355,7 +355,7 @@ def test_children_are_stopped_before_their_parents(store: Store) -> None:
 def test_a_kill_reaches_the_whole_family_at_once(store: Store) -> None:
     family(store)
     order(store, "kill", "run:p")
-    assert {told.run_id for told in claim(store).told} == {"p", "c", "g"}
+    assert {told.run_id for told in claim(store).notices} == {"p", "c", "g"}
 
 
 def test_children_are_stopped_even_if_their_parent_has_ended(store: Store) -> None:
@@ -364,7 +364,7 @@ def test_children_are_stopped_even_if_their_parent_has_ended(store: Store) -> No
     do(store, Settle(run_id="p", fence=held["p"].fence, state="succeeded", ending="succeeded"))
     order(store, "kill", "run:p")
     assert state(store, "p") == ("succeeded", False)
-    assert {told.run_id for told in claim(store).told} == {"c", "g"}
+    assert {told.run_id for told in claim(store).notices} == {"c", "g"}
 
 
 def test_a_child_that_is_started_meanwhile_is_stopped_with_its_parent(store: Store) -> None:
@@ -495,7 +495,7 @@ def test_a_halt_is_proved_when_every_process_is(store: Store) -> None:
     receipt = order(store, "halt")
     told = attend(store)
     assert told.halt.id == receipt
-    assert {one.target for one in told.told} == {"run:r", "worker:w", "supervisor:s"}
+    assert {one.target for one in told.notices} == {"run:r", "worker:w", "supervisor:s"}
     do(store, WorkerGone(worker_id="w", evidence="killed by its supervisor"))
     assert not closed(store, receipt)
     body = json.dumps({"s": {"killed_ms": 3}})
@@ -506,7 +506,7 @@ def test_a_halt_is_proved_when_every_process_is(store: Store) -> None:
     row_ = store.stop(receipt)
     assert row_ is not None
     assert json.loads(row_.body) == {"s": {"killed_ms": 3}}
-    assert attend(store).told == []
+    assert attend(store).notices == []
 
 
 def test_a_supervisor_that_falls_silent_leaves_the_halt_unproved(store: Store) -> None:

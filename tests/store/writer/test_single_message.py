@@ -227,7 +227,7 @@ def test_a_claim_returns_pending_stop_orders(store: Store, carry: Carry) -> None
     begin(store)
     do(store, order("pause", "run", name="r", within=60.0))
     result = carry(store, claiming())
-    assert [told.run_id for told in result.told] == ["r"]
+    assert [told.run_id for told in result.notices] == ["r"]
     assert result.wake_in == pytest.approx(60, abs=10)
 
 

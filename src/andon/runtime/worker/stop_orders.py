@@ -56,7 +56,7 @@ class WorkerStops:
 
     def obey(self, result: ClaimResult) -> None:
         """Carry out the orders in a claim's answer; idempotent, as they repeat until done."""
-        orders = sorted(result.told, key=lambda one: one.hard)
+        orders = sorted(result.notices, key=lambda one: one.hard)
         self._acknowledged &= {(one.stop_id, one.target) for one in orders}
         self._hard &= {(one.run_id or "", one.fence) for one in orders if one.hard}
         self._lingering = [one for one in self._lingering if _still_executes(one)]

@@ -220,7 +220,7 @@ class Attendance(Struct):
 
     now: float
     known: bool  # if False, it has to enlist again
-    told: list[StopNotice]  # open targets: its workers, and itself
+    notices: list[StopNotice]  # open targets: its workers, and itself
     halt: StopRow | None  # the latch of the fleet, if there is one
     escalate_in: float | None
 

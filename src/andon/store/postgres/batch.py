@@ -204,7 +204,7 @@ def usual(rows: Rows) -> ClaimResult | None:
         returned=0,
         drain=drain,
         recalled=json.loads(recalled),
-        told=stop_notices(orders),
+        notices=stop_notices(orders),
     )
 
 

@@ -178,7 +178,7 @@ def answer(
         returned=returned,
         drain=bool(look.drain),
         recalled=json.loads(look.recalled),
-        told=stop_notices(look.orders),
+        notices=stop_notices(look.orders),
         halted=any(kind == StopKind.HALT for *_, kind in json.loads(look.latched)),
     )
 

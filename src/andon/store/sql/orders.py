@@ -251,7 +251,7 @@ class OrderHandler:
         return fenced
 
     def acknowledge(self, m: Heard) -> None:
-        self.q("hear", worker_id=m.worker_id, run_ids=json.dumps(m.run_ids))
+        self.q("acknowledge_targets", worker_id=m.worker_id, run_ids=json.dumps(m.run_ids))
 
 
 def signed(m: Order | Resume | Reauthorize) -> dict[str, str]:

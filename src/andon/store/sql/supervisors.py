@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from andon.store.sql.reads import Query, Reads
     from andon.store.sql.targets import TargetHandler
 
-# The columns of told_supervisor, in order.
+# The columns of targets_of_supervisor, in order.
 _NOTICE = ("stop_id", "kind", "target", "run_id", "worker", "fence", "hard", "by", "why", "mark")
 
 
@@ -67,12 +67,12 @@ class SupervisorHandler:
         if window is not None and window <= 0:
             self._orders.escalate()
             [[window]] = self.q("next_window")
-        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)
+        rows = self.q("targets_of_supervisor", supervisor_id=m.supervisor_id)
         halts = [one for one in self._reads.latches() if one.kind == StopKind.HALT]
         return Attendance(
             now=self._reads.now(),
             known=bool(known),
-            told=[_notice(row) for row in rows],
+            notices=[_notice(row) for row in rows],
             halt=halts[0] if halts else None,
             escalate_in=window,
         )
