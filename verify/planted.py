@@ -257,7 +257,7 @@ CANARIES = (
     Canary(
         "snapshot-not-waited-for",
         "simulation",
-        "runtime/attempt/journal.py",
+        "runtime/attempt/journal_writer.py",
         "        return self._journal.durable(self._future).__await__()\n",
         "        return asyncio.sleep(0).__await__()\n",
     ),
@@ -442,7 +442,7 @@ CANARIES = (
     Canary(
         "acknowledged-before-commit-in-chaos",
         "chaos",
-        "runtime/attempt/journal.py",
+        "runtime/attempt/journal_writer.py",
         "                await writer.submit(message)\n",
         "                writer.submit(message).add_done_callback(retrieve)\n",
     ),

@@ -17,7 +17,7 @@ import stamps
 from driver import Driver, main, spawn, until
 
 import andon
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.stop import StopKind
 from andon.runtime.requests import requests
 from andon.store import open_store

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from andon.core.step_progress import progress_of, progress_text
+from andon.core.values.step_progress import progress_of, progress_text
 from andon.errors import BadInput
 
 

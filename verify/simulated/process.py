@@ -19,7 +19,8 @@ from andon.errors import StoreUnavailable
 from andon.runtime import futures
 from andon.runtime.attempt import branch
 from andon.runtime.processes import attribution
-from andon.runtime.worker import cleanup, lease, peers, progress
+from andon.runtime.worker import cleanup, lease, peers
+from andon.runtime.worker import liveness as progress
 from andon.runtime.worker import worker as runtime
 from andon.settings import Settings
 from andon.store.store import Claim, FleetState, Message, WorkerRow

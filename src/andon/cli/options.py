@@ -171,7 +171,7 @@ def files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionI
 
 
 def states(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    from andon.control.runs.surroundings import STALLED, STOPPING
+    from andon.control.runs.shown_state import STALLED, STOPPING
     from andon.core.run import State
 
     return [word for word in (*State, STOPPING, STALLED) if word.startswith(begun)]

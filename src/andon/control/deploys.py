@@ -12,7 +12,7 @@ import msgspec
 from andon.control import workers as fleet
 from andon.control.changes import Patience, poll
 from andon.control.facts import facts
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.effect import EffectState
 from andon.core.fleet.rollout import (
     GAP_SECONDS,

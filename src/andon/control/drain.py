@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from andon.control import workers
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.host import proc
 from andon.store.store import AskDrain, Store, WorkerRow
 

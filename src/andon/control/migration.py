@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.errors import Conflict
 from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow

@@ -8,7 +8,7 @@ from andon.control import workers
 from andon.control.facts import facts
 from andon.control.runs.activity import doing
 from andon.control.runs.runs import as_ask
-from andon.control.runs.surroundings import STALLED, STOPPING, Surroundings
+from andon.control.runs.shown_state import STALLED, STOPPING, Surroundings
 from andon.control.stop.target import UNFINISHED
 from andon.core.run import TERMINAL, State
 from andon.core.stop import StopKind, StopScope

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.control.facts import facts
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.queue import Bucket, Limit, LimitScope, LimitSlot, rate_of, tally
 from andon.errors import BadInput, NotFound
 from andon.runtime.requests.requests import write

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from andon.control.runs import runs
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.effect import EffectState
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, check_chain
 from andon.core.run import State

@@ -7,7 +7,7 @@ from typing import Any
 
 from andon.control.facts import facts
 from andon.control.runs.activity import in_hand
-from andon.control.runs.surroundings import STALLED, Surroundings
+from andon.control.runs.shown_state import STALLED, Surroundings
 from andon.core.fleet.rollout import overruns
 from andon.errors import NotFound
 from andon.runtime.worker.peers import is_gone, this_process

@@ -26,7 +26,7 @@ from andon.control_process import alerts
 from andon.control_process.alerts import Alerts, FleetAlerts
 from andon.control_process.channel import Channel
 from andon.control_process.children import Children
-from andon.control_process.command_run import CommandRun, CommandRunner
+from andon.control_process.command_runner import CommandRun, CommandRunner
 from andon.control_process.latch_sync import LatchSync
 from andon.control_process.workers import SupervisedWorkers
 from andon.core.lease import renew_every

@@ -18,12 +18,12 @@ import msgspec
 
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
-from andon.core.step_progress import progress_of
 from andon.core.values import value
+from andon.core.values.step_progress import progress_of
 from andon.errors import BadInput, Diverged, Unresolved
 from andon.runtime.attempt import branch
 from andon.runtime.attempt.exit import log
-from andon.runtime.attempt.journal import Durable
+from andon.runtime.attempt.journal_writer import Durable
 from andon.runtime.operations import asks, steps
 from andon.runtime.operations.asks import Answer
 from andon.runtime.operations.calls import refuse_wrong_arguments
@@ -102,7 +102,7 @@ class Context(ModelLoop):
         return await steps.carry_out(operation, call, decoder, retries)
 
     def _apart(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        from andon.runtime.processes import pool
+        from andon.runtime.processes import step_pool as pool
 
         pool.refuse_unreachable(step, function)
         host = self._attempt.host.processes

@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.harness import Lab, agent, until
 
 import andon
-from andon.runtime.attempt.journal import Journal
+from andon.runtime.attempt.journal_writer import Journal
 from andon.store.store import Append
 
 Limit = Callable[[Any], Any]

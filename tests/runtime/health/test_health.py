@@ -14,7 +14,7 @@ from tests.runtime.fakes import FakeStore, FakeWorker, ask, until
 from tests.runtime.harness import Lab
 from tests.store.parts import do, new_run, worker_row
 
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.run import State
 from andon.errors import Refused, StoreUnavailable
 from andon.runtime.health import http_server, pulse

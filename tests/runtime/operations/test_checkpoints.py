@@ -9,7 +9,7 @@ from tests.runtime.harness import Held, Lab, agent, declare_lost, until
 
 import andon
 from andon.control.runs import runs
-from andon.runtime.attempt import journal
+from andon.runtime.attempt import journal_writer as journal
 
 
 async def test_the_next_attempt_of_a_step_finds_its_progress(lab: Lab) -> None:

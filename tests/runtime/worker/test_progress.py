@@ -15,11 +15,11 @@ import pytest
 from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
-from andon.runtime.worker import progress
+from andon.runtime.worker import liveness as progress
 
 SPIN = """
 import asyncio, faulthandler, os, sys
-from andon.runtime.worker import progress
+from andon.runtime.worker import liveness as progress
 progress.dump_stacks_on_request()
 def spins_for_ever():
     print("ready", flush=True)

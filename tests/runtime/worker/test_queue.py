@@ -379,7 +379,7 @@ async def test_a_version_without_workers_is_an_event_when_it_begins_and_when_it_
     async def body(ctx: andon.Context) -> int:
         return 1
 
-    monkeypatch.setattr("andon.runtime.worker.strandings.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("andon.runtime.worker.stranded_events.LOOK_SECONDS", 0.0)
     forsaken = type(lab.store).forsaken
     monkeypatch.setattr(type(lab.store), "forsaken", lambda self: forsaken(self, 0.0))
     names = iter(["a", "b", "c"] if looks == "the one that stayed" else ["c", "b", "a"])

@@ -102,7 +102,7 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
     """
     from andon.cli.views import run_view
     from andon.control.runs import runs
-    from andon.control.runs.surroundings import Surroundings
+    from andon.control.runs.shown_state import Surroundings
     from andon.runtime.requests import requests
 
     with opened(look="once" if dry_run else "") as store:

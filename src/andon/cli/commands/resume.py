@@ -51,7 +51,7 @@ def resume(
     With --agent, --label or --all it lifts a pause too. Refused while the run's stop is not
     proved, or while a kill or halt holds it (to lift that: andon reauthorize).
     """
-    from andon.control.runs.surroundings import Surroundings
+    from andon.control.runs.shown_state import Surroundings
     from andon.control.stop import resume as stops
     from andon.control.stop.target import find_target
     from andon.runtime.requests.scope_latches import called
@@ -89,7 +89,7 @@ def resume(
 
 def _resume_one(store: Any, run: str, by: str, why: str) -> None:
     from andon.control.runs.command_run import VERSION
-    from andon.control.runs.surroundings import Surroundings
+    from andon.control.runs.shown_state import Surroundings
     from andon.control.stop import resume as stops
 
     row = stops.resume(store, run, by=by, why=why)
@@ -120,7 +120,7 @@ def reauthorize(
     and for your confirmation; elsewhere give --why and --yes.
     """
     from andon.cli.views import reauthorization_view
-    from andon.control.runs.surroundings import Surroundings
+    from andon.control.runs.shown_state import Surroundings
     from andon.control.stop import reauthorization
     from andon.control.stop.target import several_runs
 

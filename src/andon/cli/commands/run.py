@@ -205,7 +205,7 @@ def execute(argv: Sequence[str], **options: Any) -> int:
 
 def _execute(argv: list[str], options: dict[str, Any]) -> int:
     from andon.cli import args as typed
-    from andon.control_process import launch
+    from andon.cli.work import up as launch
     from andon.host import home as homes
 
     if wants_json():
@@ -252,7 +252,7 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
     at once. SIGUSR1: halt.
     """
     from andon.cli import loader
-    from andon.control_process import launch
+    from andon.cli.work import up as launch
 
     settings = make_settings(grace_seconds=options["grace_seconds"])
     require, uid = launch.requirements(options["require"]), launch.user(options["uid"])
@@ -288,7 +288,7 @@ def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any)
     """Start a run and print its id. Values are read as JSON where that fits, else as text."""
     from andon.cli import args as typed
     from andon.control.runs import run_start
-    from andon.control.runs.surroundings import Surroundings
+    from andon.control.runs.shown_state import Surroundings
     from andon.runtime.requests import scope_latches
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)

@@ -13,7 +13,7 @@ from andon.control.facts import facts
 from andon.control.runs.activity import doing
 from andon.control.runs.command_run import VERSION
 from andon.control.runs.runs import as_ask
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.run import TERMINAL, State
 from andon.core.text import clean, clean_lines, command, failure
 from andon.runtime.requests import requests, scope_latches

@@ -21,7 +21,7 @@ from andon.control.doctor import coverage, grace, installation
 from andon.control.doctor.check import FAIL, OK, WARN, Check, advised
 from andon.control.runs.activity import doing
 from andon.control.runs.runs import PAGE, every_run
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.fleet.rollout import steps_have
 from andon.core.run import State
 from andon.core.text import age, command

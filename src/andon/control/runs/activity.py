@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.control.runs import command_run
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.core.effect import OPEN
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
-from andon.core.step_progress import progress_text
 from andon.core.text import age, failure
+from andon.core.values.step_progress import progress_text
 from andon.runtime.requests import scope_latches
 from andon.store.messages.rows import AskRow, RunRow
 

@@ -11,7 +11,7 @@ from typing import Any
 from andon.control.facts import facts
 from andon.control.runs.activity import STOPPED, doing
 from andon.control.runs.run_errors import failures_of
-from andon.control.runs.surroundings import STALLED, STOPPING, Surroundings
+from andon.control.runs.shown_state import STALLED, STOPPING, Surroundings
 from andon.control.stop.target import UNFINISHED
 from andon.control.stop.target import find as find  # noqa: PLC0414 (part of this module's API)
 from andon.core.effect import OPEN, OWED, EffectKind, EffectState

@@ -6,7 +6,7 @@ from typing import Any
 
 from andon.control.facts import facts
 from andon.control.runs.activity import in_hand
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.control.stop.processes import workers_of
 from andon.control.stop.proof import earlier_doubts
 from andon.control.stop.target import find_order

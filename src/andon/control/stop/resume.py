@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.runs.surroundings import Surroundings
+from andon.control.runs.shown_state import Surroundings
 from andon.control.stop.target import StopTarget, find, members
 from andon.core.run import State
 from andon.core.stop import StopKind

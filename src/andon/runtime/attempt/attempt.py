@@ -21,7 +21,7 @@ from andon.runtime.attempt import branch, settlement
 from andon.runtime.attempt.error_text import reason_of
 from andon.runtime.attempt.exit import Exit, log
 from andon.runtime.attempt.host import Host
-from andon.runtime.attempt.journal import Journal
+from andon.runtime.attempt.journal_writer import Journal
 from andon.runtime.attempt.processes import RunProcesses
 from andon.runtime.attempt.replay_order import Turns
 from andon.runtime.attempt.waits import Wait, Waits

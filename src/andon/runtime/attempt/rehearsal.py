@@ -13,7 +13,7 @@ from andon.core.run import Event, State
 from andon.errors import Diverged, Stopped
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
-from andon.runtime.attempt.journal import Draft, Journal
+from andon.runtime.attempt.journal_writer import Draft, Journal
 from andon.runtime.attempt.settlement import settle
 from andon.runtime.attempt.waits import Waits
 from andon.store.messages.rows import InboxMessage

@@ -16,7 +16,7 @@ from andon.core.queue import Retry
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.values import value
 from andon.runtime.attempt.error_text import describe, places_of
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal_writer import Draft
 from andon.runtime.attempt.waits import Wait
 from andon.store.store import Settle
 

@@ -22,7 +22,7 @@ from andon.errors import AndonError, Stopped
 from andon.points import point
 from andon.runtime.attempt import settlement
 from andon.runtime.attempt.exit import log
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal_writer import Draft
 from andon.runtime.effects import in_doubt, ledger
 from andon.runtime.operations import calls
 from andon.runtime.operations.operation import invoke, is_async

@@ -27,7 +27,7 @@ from andon.errors import DidNotHappen, NotStorable, Stopped
 from andon.points import point
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal_writer import Draft
 from andon.runtime.effects import in_doubt, ledger
 from andon.runtime.effects.declaration import Declaration, Happened, Postponed
 from andon.runtime.operations.calls import accepted, reference_of

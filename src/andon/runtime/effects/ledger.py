@@ -7,7 +7,7 @@ import msgspec
 
 from andon.core.effect import OPEN, EffectState
 from andon.core.journal import Entry, EntryKind, Mark, Record
-from andon.runtime.attempt.journal import Draft, Journal
+from andon.runtime.attempt.journal_writer import Draft, Journal
 from andon.store.store import EffectRow
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from andon.core.values.function_cache import remembered
 from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
 from andon.runtime.attempt import branch
 from andon.runtime.attempt.exit import Hand
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal_writer import Draft
 from andon.store.messages.rows import InboxMessage
 
 if TYPE_CHECKING:

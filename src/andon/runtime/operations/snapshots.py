@@ -5,7 +5,7 @@ from typing import Any
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.values import snapshot_parts, value
 from andon.errors import Diverged
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal_writer import Draft
 from andon.runtime.requests import requests
 from andon.store.store import Blob
 

@@ -14,7 +14,7 @@ from andon.core.queue import Retry, note_begin
 from andon.core.values import value
 from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal_writer import Draft
 from andon.runtime.operations.operation import Operation, wait_recording_cancel
 
 Plans = Callable[[Any], Sequence[Draft]]

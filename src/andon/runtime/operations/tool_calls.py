@@ -18,7 +18,7 @@ from andon.core.queue import Retry
 from andon.core.values import value
 from andon.errors import BadInput, Rejected, StepFailed
 from andon.runtime.attempt.attempt import Attempt
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal_writer import Draft
 from andon.runtime.effects import effect
 from andon.runtime.effects.declaration import Declaration
 from andon.runtime.operations import steps

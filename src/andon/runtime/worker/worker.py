@@ -29,10 +29,10 @@ from andon.runtime.worker import cleanup
 from andon.runtime.worker.clock import StoreClock, own_time
 from andon.runtime.worker.drain import WorkerDrain
 from andon.runtime.worker.lease import WorkerLease
+from andon.runtime.worker.liveness import WorkerProgress, given_by_supervisor
 from andon.runtime.worker.peers import NOTIFIED_SECONDS, Peers, mark_of, this_process
-from andon.runtime.worker.progress import WorkerProgress, given_by_supervisor
 from andon.runtime.worker.stop_orders import WorkerStops
-from andon.runtime.worker.strandings import Strandings
+from andon.runtime.worker.stranded_events import Strandings
 from andon.settings import Settings
 from andon.store.messages.stops import StopNotice
 from andon.store.postgres import capacity
@@ -49,7 +49,7 @@ from andon.store.store import (
 from andon.store.writer.writer import Writer
 
 if TYPE_CHECKING:
-    from andon.runtime.processes.pool import Processes
+    from andon.runtime.processes.step_pool import Processes
 
 log = logging.getLogger("andon")
 
@@ -254,7 +254,7 @@ class Worker:
     @property
     def processes(self) -> "Processes":
         if self._processes is None:
-            from andon.runtime.processes.pool import Processes
+            from andon.runtime.processes.step_pool import Processes
 
             self._processes = Processes()
         return self._processes

@@ -25,7 +25,7 @@ from andon.store.store import (
     Settle,
     Start,
 )
-from andon.store.writer.groups import AppendGroup, is_plain, is_plain_start, parted
+from andon.store.writer.shared_statements import AppendGroup, is_plain, is_plain_start, parted
 
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)

@@ -48,7 +48,7 @@ from andon.store.store import (
     Register,
     WorkerRow,
 )
-from andon.store.writer.groups import locks_of
+from andon.store.writer.shared_statements import locks_of
 
 # A deadlock is reported after a second of waiting; three in a row are not chance.
 CONTENTION_TRIES = 4

@@ -13,7 +13,7 @@ from andon.store import queries
 from andon.store.sql.reads import values
 from andon.store.sql.runs import BARE, NUL, begun, settling
 from andon.store.store import Append
-from andon.store.writer.groups import AppendGroup, is_plain, parted
+from andon.store.writer.shared_statements import AppendGroup, is_plain, parted
 
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ class _Takeover:
 
     def _find_marked(self) -> None:
         """Find processes that escaped their parents and whose supervisor is gone."""
-        from andon.supervisor.trees import marks as trees
+        from andon.supervisor.trees import tree_mark as trees
 
         for pid in proc.every_pid() if self._marks else ():
             if pid not in self._spare and trees.of(pid) in self._marks:

@@ -29,7 +29,7 @@ from typing import Any
 
 from andon.host import proc, syscalls
 from andon.host.proc import Stat
-from andon.supervisor.trees import marks
+from andon.supervisor.trees import tree_mark as marks
 
 # A tree that has not settled by then counts as not frozen.
 SETTLE_SECONDS = 0.5

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from andon.host import proc
-from andon.supervisor.trees import marks
+from andon.supervisor.trees import tree_mark as marks
 from andon.supervisor.trees.tree import (
     SETTLE_SECONDS,
     Mechanism,

@@ -1,4 +1,4 @@
-"""The process of a step: `python -m andon.runtime.processes.step_process SOCKET PARENT`.
+"""The process of a step: `python -m andon.runtime.processes.step_child SOCKET PARENT`.
 
 The parent sends one call after another: a function's module and name with JSON arguments. The
 process answers each with a JSON result. It ends when the parent closes the socket or dies, or when

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from andon.control.runs.command_run import VERSION, again
-from andon.control_process.command_run import CommandRun, held, refusal_of
+from andon.control_process.command_runner import CommandRun, held, refusal_of
 from andon.core.run import TERMINAL
 from andon.core.values import value
 from andon.errors import BadInput, Refused

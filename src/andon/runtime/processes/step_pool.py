@@ -28,7 +28,7 @@ from andon.runtime.futures import to_the_end
 from andon.runtime.operations.calls import NAMELESS, reference_of
 from andon.runtime.operations.operation import is_async
 from andon.runtime.processes import attribution
-from andon.runtime.processes.step_process import LENGTH, StepResponse
+from andon.runtime.processes.step_child import LENGTH, StepResponse
 
 if TYPE_CHECKING:
     from andon.runtime.attempt.branch import Tasks
@@ -135,7 +135,7 @@ class _Process:
             command = [
                 "-P",
                 "-m",
-                "andon.runtime.processes.step_process",
+                "andon.runtime.processes.step_child",
                 str(number),
                 str(os.getpid()),
             ]
