@@ -4,16 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from andon.core.queue import (
-    Bucket,
-    Candidate,
-    Limit,
-    LimitScope,
-    LimitSlot,
-    admit,
-    rate_of,
-    tally,
-)
+from andon.core.limits import Bucket, Candidate, Limit, LimitScope, LimitSlot, admit, rate_of, tally
 from andon.errors import BadInput
 
 names = st.sampled_from(["a", "b", "c"])

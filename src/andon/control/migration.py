@@ -1,4 +1,7 @@
-"""Migration of a run to another version, once a worker has checked its code on the journal."""
+"""Migration of a run to another version, once a worker has checked its code on the journal.
+
+The worker checks it in runtime/attempt/rehearsal.py.
+"""
 
 import json
 import time

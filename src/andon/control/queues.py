@@ -6,7 +6,7 @@ from typing import Any
 
 from andon.control.facts import facts
 from andon.control.runs.shown_state import Surroundings
-from andon.core.queue import Bucket, Limit, LimitScope, LimitSlot, rate_of, tally
+from andon.core.limits import Bucket, Limit, LimitScope, LimitSlot, rate_of, tally
 from andon.errors import BadInput, NotFound
 from andon.runtime.requests.requests import write
 from andon.runtime.requests.start import checked_queue

@@ -9,7 +9,8 @@ from typing import Any, overload
 
 import msgspec
 
-from andon.core.queue import Retry, rate_of
+from andon.core.limits import rate_of
+from andon.core.queue import Retry
 from andon.core.values import value
 from andon.core.values.shape import ANY, OTHERS, shape_of, with_default
 from andon.errors import BadInput

@@ -21,16 +21,9 @@ import pytest
 from tests.runtime.fakes import FakeWorker, until
 
 from andon.errors import BadInput, Refused
-from andon.runtime.worker import triggers
-from andon.runtime.worker.triggers import (
-    Azure,
-    Ec2,
-    Gce,
-    Metadata,
-    Preemption,
-    StopFile,
-    refuse_if_stopped,
-)
+from andon.runtime.worker import preemption
+from andon.runtime.worker.preemption import Azure, Ec2, Gce, Metadata
+from andon.runtime.worker.triggers import Preemption, StopFile, refuse_if_stopped
 
 
 @pytest.fixture
@@ -387,4 +380,4 @@ def test_an_invalid_metadata_address_is_refused(url: str) -> None:
 def test_every_cloud_that_can_be_configured_is_implemented() -> None:
     from andon import settings
 
-    assert {*settings._CHOICES["preemption"]} == {"", "auto", *triggers.CLOUDS}
+    assert {*settings._CHOICES["preemption"]} == {"", "auto", *preemption.CLOUDS}

@@ -20,7 +20,7 @@ from tests.store.parts import (
     worker_row,
 )
 
-from andon.core.queue import LimitSlot
+from andon.core.limits import LimitSlot
 from andon.store.store import Drain, MoveRun, Promote, Register, SetLimit, Settle, Store
 
 

@@ -7,7 +7,7 @@ from andon.core.values.struct import Struct
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from andon.core.journal import Entry
-    from andon.core.queue import Bucket, Candidate, Limit, LimitSlot
+    from andon.core.limits import Bucket, Candidate, Limit, LimitSlot
 
 
 class InboxMessage(Struct):
@@ -170,7 +170,7 @@ class LimitRow(Struct):
 
     @property
     def limit(self) -> Limit:
-        from andon.core.queue import Limit
+        from andon.core.limits import Limit
 
         return Limit(self.scope, self.name, self.at_most, self.rate or 0, self.per_seconds or 1.0)
 

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from typing import Any
 
-    from andon.core.queue import Admission, Candidate
+    from andon.core.limits import Admission, Candidate
     from andon.store.messages.rows import LimitRow
     from andon.store.sql.events import EventHandler
     from andon.store.sql.reads import Query, Reads, Rows
@@ -68,7 +68,7 @@ class LimitHandler:
 
         Also returns the seconds until a rate lets another run begin, or None.
         """
-        from andon.core.queue import admit, tally
+        from andon.core.limits import admit, tally
 
         self.q("lock_limits")
         limits = [row.limit for row in self._reads.limits()]
@@ -104,7 +104,7 @@ class LimitHandler:
         self, m: Claim, chosen: list[Candidate], held: list[Any], limit: int
     ) -> list[Candidate]:
         """Return the runs the worker would claim next, except those chosen or held back."""
-        from andon.core.queue import Candidate
+        from andon.core.limits import Candidate
 
         rows = self.q(
             "candidates",

@@ -231,7 +231,7 @@ class Reads:
         return [build(LimitRow, row) for row in self.read("limits")]
 
     def usage(self) -> Usage:
-        from andon.core.queue import Bucket, Candidate, LimitSlot
+        from andon.core.limits import Bucket, Candidate, LimitSlot
 
         running = [
             (Candidate("", queue, agent, json.loads(labels), spends=False), count)
