@@ -112,7 +112,7 @@ def shared_out(
 
 
 def until_red(results: "Generator[Result, None, None]", effort: Effort, say: Say) -> list[Result]:
-    """All of them; for a canary only until a violation is found."""
+    """Return all results; for a canary, only those up to the first violation."""
     found: list[Result] = []
     with contextlib.closing(results):
         for one in results:
@@ -194,7 +194,7 @@ def findings(wrong: list[str]) -> Iterator[None]:
 
 
 def some(found: list[Any], most: float, chance: random.Random) -> list[Any]:
-    """At most so many of them, in their order."""
+    """Return at most `most` of them, chosen at random, in their order."""
     places = range(len(found))
     if len(found) > most:
         places = sorted(chance.sample(places, max(1, round(most))))  # type: ignore[assignment]

@@ -340,7 +340,7 @@ class Machine(RuleBasedStateMachine):
         self, which: int, kind: str, scope: str, within: float, spare: bool | None = None
     ) -> None:
         named = {"run": chosen(self.runs, which), "agent": "agent", "label": "tenant", "fleet": ""}
-        if kind == "halt":  # one of all is enough: after it hardly anything happens any more
+        if kind == "halt":  # halts are rare here: hardly anything happens after one
             kind, scope = ("halt", "fleet") if which == 0 else ("kill", scope)
         self.orders += 1
         self.send(
@@ -388,7 +388,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.orders)
     @rule(which=whichever, stage=st.sampled_from(("verified", "unproved")))
     def report(self, which: int, stage: str) -> None:
-        """As supervisors do that ended a process: of fenced targets, which have to be ended."""
+        """Report a fenced target, like a supervisor that has ended its process."""
         waiting = self.pair.open_targets()
         if waiting:
             stop_id, target = chosen(waiting, which)
@@ -403,7 +403,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=whichever, seen=st.sampled_from(("paused", "killed", "stranded", "suspended")))
     def move(self, which: int, seen: str) -> None:
-        """As `andon resume` does, from the state that somebody saw."""
+        """Move a run from the state that a person saw, as `andon resume` does."""
         self.send(MoveRun(run_id=chosen(self.runs, which), seen=seen, state="queued", fresh=True))
 
     @rule(which=whichever)

@@ -132,7 +132,7 @@ class Plots(OrphanPlots):
     # ── the parts of plots ────────────────────────────────────────────────────────────────────
 
     def _claim_all(self) -> None:
-        """By a worker that is able to execute it."""
+        """Claims everything with a worker that can execute it."""
         if not self._able():
             self.register()
         self.claim(self.workers.index(self._able()[-1]), 9, None, False)

@@ -447,7 +447,7 @@ def _outage(before: Seen, after: Seen, m: Claim) -> Iterator[str]:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[str]:
-    """A run that is over stays over, and whoever waits for it is notified.
+    """A run that is over stays over, and its waiting parent is notified.
 
     But a dead run may have to be undone, if no person resumes it in time.
     """
@@ -468,7 +468,7 @@ def _ends(before: Seen, after: Seen) -> Iterator[str]:
 
 def _stops(after: Seen) -> Iterator[str]:
     """An order is closed when the end of every target is known; until then its runs are held."""
-    # Its programs are looked for whichever worker owns the run: their own target comes last.
+    # The run's own target comes last, so that it wins over targets for leftover programs.
     rows = sorted(_open(after), key=lambda one: not _left_behind(one))
     awaited = {row["run_id"]: row for row in rows}
     stopping = {row["stop_id"] for row in _open(after)}
@@ -511,7 +511,7 @@ def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
         said = key in reported
         said |= target["target"].startswith("supervisor:")  # see supervisor_promises.py
         attempt = target["run_id"], target["fence"]
-        if after.stops[target["stop_id"]]["kind"] not in HARD:  # no word proves a hard stop
+        if after.stops[target["stop_id"]]["kind"] not in HARD:  # no report proves a hard stop
             said |= attempt in words
             if not target["mark"]:  # nor does the end of an attempt prove that its programs ended
                 gone |= worker.get("state") == "gone"

@@ -64,7 +64,7 @@ def _pass_on(layers: int) -> None:
 
 
 def _wait_for(layers: int) -> int:
-    """Its exit status. Orphans are re-parented to here: they are reaped at once, as by init."""
+    """Return its exit status. Orphans become our children, and are reaped at once."""
     while True:
         pid, status = os.wait()
         if pid == layers:

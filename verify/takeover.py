@@ -61,7 +61,7 @@ class Worker(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """What the store remembers of the effect."""
+    """The record of the effect in the store."""
 
     state: EffectState | None = None
     fence: int = FREE  # which claim started it

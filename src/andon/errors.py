@@ -149,7 +149,7 @@ class Stopped(BaseException):
         order: str | None = None,
     ) -> None:
         super().__init__(reason)
-        # If somebody ordered it: what, who, why, and the id of the receipt.
+        # The order that caused it, if any: its kind, author and reason, and the id of the receipt.
         self.reason, self.kind, self.by, self.why, self.order = reason, kind, by, why, order
 
 

@@ -79,7 +79,7 @@ def test_the_same_run_id_with_another_input_is_refused(shop: Shop) -> None:
 
 
 def test_a_run_that_was_interrupted_is_continued(shop: Shop) -> None:
-    """As after a kill: the run has begun, and its process is gone."""
+    """The run has begun and its process is gone, as after a kill."""
 
     async def cut_off() -> None:
         reached = asyncio.Event()

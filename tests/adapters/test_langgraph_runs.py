@@ -128,7 +128,7 @@ def asking_graph(saver: AndonSaver) -> Any:
 async def test_an_answer_is_given_to_the_question_it_was_for(
     lab: Lab, saver: AndonSaver, plain: bool
 ) -> None:
-    """Each answer executes the code again, which resumes its graph with the earlier ones again."""
+    """Each answer executes the code again, which resumes its graph with the earlier answers."""
     heard: list[list[str]] = []
 
     def code() -> Any:
@@ -353,7 +353,7 @@ async def test_a_tool_may_interrupt_its_graph_with_a_question(
 async def test_a_custom_graph_uses_the_run_in_its_nodes(
     lab: Lab, saver: AndonSaver, plain: bool
 ) -> None:
-    """A subgraph, an effect in a node, and a ToolNode; nothing of it is executed again."""
+    """A subgraph, an effect in a node and a ToolNode: none of them is executed again."""
     done: list[str] = []
     middleware = AndonMiddleware(effects={"charge": "idempotent"})
     tools = ToolNode(

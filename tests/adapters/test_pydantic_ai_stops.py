@@ -228,7 +228,7 @@ async def test_a_tools_thread_that_is_still_running_is_not_reported_as_ended(lab
             found = await closed(lab, receipt)
             assert found.verdict == "unproved", "the worker itself reports that, and continues"
             [row] = [row for row in found.targets if row.mark is None]
-            assert str(row.evidence).startswith("its worker: nothing of it executes any more")
+            assert str(row.evidence).startswith("its worker reports that it has ended")
 
 
 @pytest.mark.parametrize("plain", [False, True])

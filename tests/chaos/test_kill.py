@@ -19,13 +19,13 @@ def test_runs_survive_workers_that_are_killed_at_random(site: Site) -> None:
     assert report.states == {"succeeded": 50}
     assert report.kills >= 10
     assert report.interrupted >= 1
-    print(report)  # noqa: T201 (for who asks with -rP)
+    print(report)  # noqa: T201 (shown by -rP)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(2, 22))
 def test_runs_survive_many_random_kills(site: Site, seed: int) -> None:
-    # Workers that live so briefly finish nothing: no run shall be buried for that.
+    # Workers that live this briefly finish nothing: no run may be declared dead for that.
     settings = {"lease_seconds": 5.0, "interruption_limit": 1000}
     report = kill_test(
         site,

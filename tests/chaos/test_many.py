@@ -29,7 +29,7 @@ def test_a_run_with_ten_thousand_finished_steps_continues_after_a_kill(site: Sit
     site.ready_worker()
     until(lambda: site.state("long") == "succeeded", "the resumption", 10)
     scheme, seconds = site.url.partition(":")[0], time.monotonic() - began
-    print(f"{scheme}: resumed after {seconds:.2f} s")  # noqa: T201 (for who asks with -rP)
+    print(f"{scheme}: resumed after {seconds:.2f} s")  # noqa: T201 (shown by -rP)
     assert laws.result(site.store, "long") == STEPS * (STEPS - 1)
     assert not laws.broken(site.store, site.folder, ["long"])
 

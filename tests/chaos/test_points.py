@@ -143,7 +143,7 @@ def killed_twice(site: Site, counted: dict[str, int], chance: random.Random, tri
 def test_a_process_killed_at_every_pass_of_a_point_loses_and_repeats_nothing(
     site: Site, name: str
 ) -> None:
-    """Until one pass is not reached any more: the number of passes varies with timing."""
+    """Kills at each pass in turn until none is left: the number of passes varies with timing."""
     for number in itertools.count(1):
         trial = Trial(site, f"tour-{number}", f"{name}=kill@{number}")
         assert not trial.wrong()

@@ -32,7 +32,7 @@ def until_in_hand(site: Site) -> None:
 def assert_recovers(site: Site, killed_at: float) -> None:
     until(lambda: site.count("step", "run/step-1") == 2, "the takeover", AT_ONCE)
     seconds = time.monotonic() - killed_at
-    print(f"in hand again after {seconds:.3f} s")  # noqa: T201 (for who asks with -rP)
+    print(f"in hand again after {seconds:.3f} s")  # noqa: T201 (shown by -rP)
     site.set_flag("go")
     site.finish()
     assert laws.result(site.store, "run") == [0, 2, 4]

@@ -301,7 +301,7 @@ def test_a_disk_without_room_for_a_new_file_uses_the_prepared_one(
 
 
 def test_a_pull_does_not_wait_for_a_frozen_owner_of_the_lock(latch: Latch, folder: Path) -> None:
-    """And the clear that it was frozen in lifts nothing when it goes on."""
+    """The clear during which the owner was frozen lifts nothing when it continues."""
     seen = latch.pull("ana")
     freeze = (
         "import os, signal, sys; from andon.host import latch\n"

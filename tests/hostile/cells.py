@@ -122,7 +122,7 @@ def _judge(host: Host, words: list[str], witness: Path, *, spare: bool) -> Verdi
 
 
 def _acts(witness: Path) -> list[float]:
-    """When each act was; the last line may be half of one."""
+    """Return the time of each act; the last line may be incomplete."""
     lines = witness.read_bytes().split(b"\n")[:-1]
     return [int(words[1]) / 1e9 for line in lines if len(words := line.split()) == 2]
 

@@ -976,7 +976,7 @@ def test_the_same_checkpoint_again_is_no_progress(store: Store) -> None:
 
 
 def test_a_checkpoint_that_only_repeats_earlier_ones_is_no_progress(store: Store) -> None:
-    """As of a step that begins from the start each time and dies sooner or later."""
+    """Like a step that starts over each time and dies at some point."""
     assert _die_with(store, ["2", "3", "2", "3", "3"]) == "dead after 4"
 
 

@@ -1,4 +1,4 @@
-"""What a driver is given in its process: the conversation, the tools, and the moment to die at."""
+"""The scenario of a driver's process: the conversation, the tools, and the moment to die at."""
 
 import asyncio
 import json

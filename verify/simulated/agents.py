@@ -149,7 +149,7 @@ def plain_probeable(*, key: str, fence: Fence) -> str:
 
 
 async def act_apart(what: str, key: str, fence: Fence) -> str:
-    """Through a program that acts by itself: it does not end with its caller."""
+    """Acts through a program that does not end with its caller."""
     world = the_world()
     with world.inside(key, fence):
         await pass_time()

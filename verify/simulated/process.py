@@ -99,7 +99,7 @@ class Process:
         self.as_current(self.loop.end)
 
     def as_current(self, act: Callable[[], None]) -> None:
-        """Restores the one before: it may be frozen in the middle of a callback."""
+        """Acts as this process, then as the one before, which may be frozen in a callback."""
         before, self.fleet.current = self.fleet.current, self
         try:
             act()

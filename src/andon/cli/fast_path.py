@@ -152,7 +152,7 @@ def _hint_at_halt(request: StopRequest, url: str, then: str) -> Iterator[None]:
 def _wait_for_proof(
     request: StopRequest, store: Any, row: StopRow, patience_seconds: float
 ) -> dict[str, Any]:
-    """Wait until the proof or the time limit; return the outcomes of ending processes here."""
+    """Wait for the proof or the time limit; return the outcome of each kill on this host."""
     from andon.control.changes import Patience
     from andon.control.stop.proof import StopProof
 

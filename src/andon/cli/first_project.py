@@ -63,7 +63,7 @@ SETTINGS = """\
 store = "sqlite:///.andon/andon.db"
 # How many runs one worker executes at once.
 concurrency = 10
-# How long a worker that is told to stop may take to finish its current steps.
+# How long a worker may take to finish its current steps after the signal to stop.
 grace_seconds = "25s"
 """
 FILES = {"agent.py": AGENT, "test_agent.py": TEST, "andon.toml": SETTINGS}

@@ -148,7 +148,7 @@ def next_move(
 
 
 def is_certain(sight: Sight, *, has_started: bool) -> bool:
-    """Whether an owner certainly executes nothing any more, so that its effects may be probed.
+    """Whether an owner has certainly stopped executing, so that its effects may be probed.
 
     `has_started` means that it started processes that may outlive it.
     """

@@ -129,7 +129,7 @@ class Record(msgspec.Struct, kw_only=True):
     waits: str | None = None  # for a wait: its target and deadline
 
     def reopen(self) -> None:
-        """Try it again; an effect only as far as it is known not to have happened."""
+        """Let the code try the operation again; an effect only if it certainly did not happen."""
         if self.kind == EntryKind.EFFECT and self.state == Mark.CANCELLED:
             self.state = _AGAIN.get(self.later or "", EffectState.IN_DOUBT)
         else:

@@ -93,7 +93,7 @@ def deed(kind: StopKind, state: State, *, owes: bool) -> Deed:
 
 
 def afterwards(kind: StopKind, *, owes: bool) -> Deed:
-    """Return what happens to the run once nobody executes it any more."""
+    """Return what happens to the run once no worker executes it."""
     match kind:
         case StopKind.PAUSE:
             return Deed.HOLD

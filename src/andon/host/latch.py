@@ -174,7 +174,7 @@ class Latch:
             descriptor = os.open(self.path, flags, 0o600)
             try:
                 size = _size(descriptor)
-                # A torn last line stays a line of its own.
+                # Do not append to a torn last line: that would tear this record, too.
                 apart = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
                 line = b"\n" * apart + record(verdict)
                 if os.write(descriptor, line) != len(line):

@@ -52,7 +52,7 @@ def _work(
         error = raised
     if isinstance(error, StopIteration):  # no future can hold it
         error = RuntimeError("it raised StopIteration").with_traceback(error.__traceback__)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
         loop.call_soon_threadsafe(_resolve, done, result, error)
     del error, done  # the error holds this frame and the future the error: a cycle
 

@@ -215,7 +215,7 @@ SELECT id, state FROM andon.runs
 
 -- start_run --
 -- No run is created while everything is halted.
--- Labels that are no valid jsonb would break every listing by label.
+-- Labels that are not valid jsonb would break every listing by label.
 INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
                         root_id, head_seq, head_hash, created_at, changed_at)
 SELECT %(id)s, %(agent)s, %(version)s, %(queue)s, 'queued', %(priority)s,
@@ -396,7 +396,7 @@ UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = 
 RETURNING stop_id, run_id;
 
 -- is_ended_by_order --
--- A hard order about the worker, or about one of its runs, ends its process, whoever reports that death.
+-- A hard order about the worker, or about one of its runs, ends its process, whichever writer reports it.
 SELECT 1 FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id JOIN andon.workers w ON w.id = t.worker
  WHERE t.worker = %(worker_id)s AND t.stage = 'fenced' AND t.ended_at IS NULL AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)
  LIMIT 1;

@@ -40,7 +40,7 @@ WITH moved AS (
 RETURNING run_id;
 
 -- append_effect --
--- The same with one row of the ledger: the intent or the end of one effect.
+-- Like append_one, with one row of the ledger: the intent or the end of one effect.
 WITH moved AS (
   {move_head}
 ), written AS (
@@ -127,7 +127,7 @@ WITH born AS (
 RETURNING run_id;
 
 -- end_many --
--- The ends of runs without a parent, an order or a request to undo: nobody is notified. See settle_run.
+-- Ends runs without a parent, an order or a request to undo: no other run is notified. See settle_run.
 WITH asked AS (
   SELECT * FROM unnest(%(run_ids)s::text[], %(counters)s::bigint[], %(epochs)s::bigint[],
                        %(befores)s::bigint[], %(states)s::text[], %(errors)s::text[],

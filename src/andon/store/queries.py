@@ -13,7 +13,7 @@ from functools import cache
 _NAME = re.compile(r"^-- (\w+(?:, \w+)*|\{\w+\}) --\n(?:-- .*\n)*", re.MULTILINE)
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 
-# What shared.sql says, in the words of each dialect.
+# Rewrites of shared.sql for each dialect.
 _SQLITE = (
     # A JSON list of texts: in PostgreSQL an array keeps the planner on the index.
     (

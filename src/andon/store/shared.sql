@@ -419,7 +419,7 @@ UPDATE andon.runs
 RETURNING id;
 
 -- fence_frozen --
--- Its process must not be thawed any more; it has to be ended.
+-- The process must not be thawed again; it has to be ended.
 UPDATE andon.runs
    SET state = 'killed', fence = fence + 1, stop = :stop, undo_at = NULL, changed_at = andon.now()
  WHERE id = :run_id AND fence = :fence AND state IN ('paused', 'queued');
@@ -533,7 +533,7 @@ UPDATE andon.targets SET stage = 'fenced', mark = :mark, evidence = :evidence, f
 SELECT 1 FROM andon.attempts WHERE worker = :worker_id AND mark IS NOT NULL AND NOT quiet LIMIT 1;
 
 -- hold_started --
--- No worker executes the run, and processes of it may go on.
+-- No worker executes the run, but its processes may go on.
 UPDATE andon.runs
    SET state = 'killed', fence = fence + 1, stop = :stop, undo_at = NULL, waits = NULL, wake_at = NULL,
        changed_at = andon.now()
@@ -554,7 +554,7 @@ SELECT t.stop_id, t.target, t.supervisor, t.run_id FROM andon.targets t JOIN and
  WHERE t.worker = :worker_id AND t.ended_at IS NULL AND (t.mark IS NOT NULL OR s.kind IN ('kill', 'halt'));
 
 -- forsaken_targets --
--- Targets on hosts without anybody to look: the worker has ended, and there is no supervisor.
+-- Targets on hosts where no process looks: the worker has ended, and there is no supervisor.
 SELECT t.stop_id, t.target, t.run_id, w.host
   FROM andon.targets t JOIN andon.workers w ON w.id = t.worker
  WHERE (t.mark IS NOT NULL OR w.state = 'silent') AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')

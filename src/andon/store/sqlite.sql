@@ -309,7 +309,7 @@ UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixep
 RETURNING stop_id, run_id;
 
 -- is_ended_by_order --
--- A hard order about the worker, or about one of its runs, ends its process, whoever reports that death.
+-- A hard order about the worker, or about one of its runs, ends its process, whichever writer reports it.
 SELECT 1 FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id JOIN andon_workers w ON w.id = t.worker
  WHERE t.worker = :worker_id AND t.stage = 'fenced' AND t.ended_at IS NULL AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)
  LIMIT 1;

@@ -155,7 +155,7 @@ class FleetState(Struct):
 
 
 class Depart(Struct):
-    """A worker ends and executes nothing any more. Runs it still holds go back to the queue."""
+    """A worker ends. Runs that it still holds go back to the queue."""
 
     worker_id: str
     drain: str | None = None  # JSON: how its drain went
@@ -163,7 +163,7 @@ class Depart(Struct):
 
 
 class Drain(Struct):
-    """A worker claims nothing any more and gives back its runs."""
+    """A worker stops claiming and gives back its runs."""
 
     worker_id: str
     drain: str  # JSON: why, and how long it has
@@ -401,7 +401,7 @@ class Store(Reading, Protocol):
         """
 
     def orders_for(self, worker_id: str) -> ClaimResult:
-        """Return the orders a claim would carry, for a worker that claims nothing any more."""
+        """Return the orders that a claim would carry, for a worker that has stopped claiming."""
 
     def hold(self, worker_id: str) -> str | None:
         """Take a lock that ends with this process; return its name, or None if unsupported."""
@@ -416,7 +416,7 @@ class Store(Reading, Protocol):
     # Whether notifications arrive at all; otherwise only polling finds new work.
     notifies: bool
 
-    # What a free lock proves: "process" (the process is gone) or only "silent" (its connection is).
+    # The meaning of a free lock: "process" (the process is gone) or "silent" (its connection is).
     free_means: str
 
     def notify(self) -> None:

@@ -33,7 +33,7 @@ def faults(messages: list[Any]) -> list[Fault]:
         before = _calls(number, message, blocks, used, found)
     found += [_unanswered(len(messages) - 1, place, name) for name, place in before.items()]
     found += [
-        Fault(number, place, f"{block.get('type')} without its other half", "both, or none")
+        Fault(number, place, f"{block.get('type')} without its counterpart", "both, or none")
         for number, place, block in _unserved([_blocks(one) for one in messages], messages)
     ]
     return sorted(found, key=lambda fault: (fault.message, fault.block or 0))
@@ -305,7 +305,7 @@ def _drop_unserved(out: list[_Said], plan: RepairPlan) -> None:
         for number, place, block in sorted(found, key=lambda one: one[:2], reverse=True):
             said = out[number]
             at = (said.number, said.blocks.pop(place)[0])
-            plan.note(Change.REMOVED, at, f"{block['type']} without its other half")
+            plan.note(Change.REMOVED, at, f"{block['type']} without its counterpart")
         if not found:
             return
 

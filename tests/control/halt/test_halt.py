@@ -283,7 +283,7 @@ def test_a_program_continues_without_its_worker(local: Terminal, tmp_path: Path)
 
 @pytest.mark.parametrize("moment", ["started", "written down", "ready"])
 def test_a_worker_that_starts_during_a_halt_ends(local: Terminal, moment: str) -> None:
-    """At every moment of its start: found in the home, or seeing the latch by itself."""
+    """The halt finds its entry in the home, or the worker sees the latch itself."""
     local("run", "agents.py:greet")
     with local.process("work", "agents.py") as worker:
         if moment == "written down":

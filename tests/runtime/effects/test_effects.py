@@ -176,7 +176,7 @@ def at_point(
 
 
 def take_from(lab: Lab, worker: Worker, evidence: str) -> None:
-    """Take a worker's runs away while it does not run: it is not even told."""
+    """Take a worker's runs away while it is frozen, so that it is not notified."""
     worker.lease.trusted_until = 0.0  # it was frozen for long
     claim = Claim(worker_id="-", agents=(), limit=0, dead=((worker.worker_id, evidence),))
     [outcome] = lab.store.write([claim])

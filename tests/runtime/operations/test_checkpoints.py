@@ -95,7 +95,7 @@ async def test_a_sync_step_saves_its_progress_from_its_thread(lab: Lab) -> None:
 
 
 async def test_a_drain_saves_the_latest_progress(lab: Lab) -> None:
-    """Not only the progress that was written in the background by then."""
+    """It includes progress that was not yet written in the background."""
     held, seen = Held(), []
 
     async def body(ctx: andon.Context) -> str:

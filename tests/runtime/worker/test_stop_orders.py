@@ -15,10 +15,7 @@ from andon.runtime.requests.requests import Receipt
 from andon.settings import Settings
 from andon.store.messages.stops import Heard, Order, Reauthorize, StopNotice, WorkerGone
 
-SPARED = (
-    "its worker: nothing of it executes any more. Its process was spared: nobody outside can "
-    "prove it"
-)
+SPARED = "its worker reports that it has ended. Its process was spared: nobody outside can prove it"
 
 
 async def closed(lab: Lab, receipt_id: str) -> Receipt:
@@ -678,7 +675,7 @@ async def test_a_thread_behind_a_cancelled_await_counts_too(lab: Lab, how: str) 
 
 
 async def test_the_end_of_an_abandoned_attempt_is_confirmed_when_an_order_asks(lab: Lab) -> None:
-    """Its own write was refused before the order arrived: the attempt is not in hand any more."""
+    """Its own write was refused before the order arrived, and the attempt is no longer in hand."""
     held = Held()
 
     async def step() -> None:
@@ -881,7 +878,7 @@ async def test_a_halted_worker_leaves_its_runs_and_ends(lab: Lab) -> None:
         await worker._stopped.wait()
         assert seen.ended.is_set()
     found = await ended_by_report(lab, receipt)
-    evidence = "its worker says that it has left; nobody has seen its process end"
+    evidence = "its worker reports that it has left; its process was not seen to end"
     [row] = [row for row in found.targets if row.run_id is None]
     assert (row.stage, row.evidence) == ("unproved", evidence)
     assert [one.kind for one in told] == ["halt"]

@@ -150,7 +150,7 @@ def test_a_password_is_not_shown(postgres_url: str) -> None:
 def test_the_epoch_is_renewed_when_the_database_was_restored_elsewhere(
     postgres_url: str, cluster: Cluster
 ) -> None:
-    """A copy in the same server is the smallest restore."""
+    """A copy in the same server stands for a restore elsewhere."""
     store = PostgresStore(postgres_url)
     held = begin(store)
     store.close()

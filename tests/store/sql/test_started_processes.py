@@ -311,7 +311,7 @@ def _take_of_embedded(store: Store) -> Any:
 
 
 def test_a_later_order_waits_for_processes_that_an_earlier_one_has_not_proved(store: Store) -> None:
-    """The word of its worker, now silent, is no proof of the kill; nor of a pause after it."""
+    """The report of its worker, now silent, proves neither the kill nor a later pause."""
     held = begin(store)
     do(store, started(held.fence.counter))
     register(store, "x")

@@ -168,7 +168,7 @@ def test_a_process_that_cannot_be_inspected_is_not_gone() -> None:
 
 
 def test_a_kill_is_reported_only_after_a_look_for_survivors() -> None:
-    """Its survivors are those of the first look; the child's end may be seen before the next."""
+    """The child's exit may be seen between two looks; survivors of the first delay the report."""
     child = SimpleNamespace(kind="command", state="ended", spec="single", exit_code=lambda: 128 + 9)
     own = SimpleNamespace(
         children=[child],

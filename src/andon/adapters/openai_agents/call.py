@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from andon.runtime.operations.asks import Answer
 
 GUARDED = ("input", "output", "tool_input", "tool_output")
-REST_TRIES = 50  # of POLL_SECONDS; then the result is returned all the same
-LET_GO_SECONDS = 1.0  # for executing code to end once the caller has stopped waiting
+REST_TRIES = 50  # of POLL_SECONDS; then the result is returned anyway
+LET_GO_SECONDS = 1.0  # how long executing code may take to end after the caller stops waiting
 POLL_SECONDS = 0.02  # how late an ask in the store is noticed
 
 
@@ -174,7 +174,7 @@ class Called:
         return state
 
     async def _answer(self, client: Client, result: Any, asks: list[str]) -> bool:
-        """Use the decisions that the caller has brought along as the answers of people."""
+        """Answer the open asks with the decisions in the caller's state; return whether it did."""
         given, self.given = self.given, None
         if not asks or not isinstance(given, RunState):
             return False

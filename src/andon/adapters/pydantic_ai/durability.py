@@ -215,7 +215,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
         return await context.model(_unit, _said(params.messages), key=key, calls=calls)
 
     async def _tool(self, context: Any, params: Any) -> Any:
-        """Call a tool as the model asked for it: an effect under the provider's id."""
+        """Execute a tool call of the model as an effect whose key is the provider's id."""
         call_id, name, arguments = _asked(params)
         tool, names = getattr(params, "tool", None), {name, params.name}
 

@@ -78,7 +78,7 @@ def ps(label: str | None, limit: int, owed: bool, watch: bool, **which: Any) -> 
 def show(run: str) -> None:
     """Show everything about one run, or one stop.
 
-    What it was doing, what it changed, what it asks, and what to do next.
+    Prints its last activity, its effects, its open questions, and what to do next.
 
     RUN is an id, its beginning, @last, the name of an agent that has one unfinished run, or the
     receipt of a stop.
@@ -102,8 +102,8 @@ def show(run: str) -> None:
 def logs(run: str, follow: bool) -> None:
     """Print the log of a run.
 
-    What an agent wrote with ctx.log, its errors, or what a command printed. With --json -f: one
-    JSON document per line.
+    Prints what the agent wrote with ctx.log and its errors, or the output of a command. With
+    --json -f: one JSON document per line.
     """
     from andon.control import changes
     from andon.control.runs import command_output, runs

@@ -93,7 +93,7 @@ def _about_dead(function: F) -> F:
 @dead.command("redrive")
 @_about_dead
 def dead_redrive(**given: Any) -> int:
-    """Put dead runs back into the queue. What failed is tried again, with all its retries."""
+    """Put dead runs back into the queue. The failed step is tried again, with all its retries."""
     from andon.control import dead as operations
 
     return _decide(operations.redrive, "redriven", **given)

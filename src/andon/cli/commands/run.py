@@ -68,7 +68,7 @@ def work(
 ) -> int:
     """Execute runs of the agents in a file or module.
 
-    Until it is told to stop. SIGTERM or Ctrl-C: finish the current steps, requeue the runs, exit
+    It runs until it is stopped. SIGTERM or Ctrl-C: finish the current steps, requeue the runs, exit
     0. Again: cut the steps off now. A third time: exit at once.
     """
     settings = make_settings(**given)

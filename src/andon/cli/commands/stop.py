@@ -29,7 +29,7 @@ def pause(**given: Any) -> int:
     """Pause runs at their next boundary. andon resume continues them.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run. Exit 0
-    only when it is proved that nothing of the run executes any more, 3 if not in time.
+    only when it is proved that the run no longer executes anything, 3 if not in time.
     """
     return _stop("pause", given)
 
@@ -39,7 +39,7 @@ def cancel(**given: Any) -> int:
     """End runs for good, and undo what can be undone. It happens at their next boundary.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run. Exit 0
-    only when it is proved that nothing of the run executes any more, 3 if not in time.
+    only when it is proved that the run no longer executes anything, 3 if not in time.
     """
     return _stop("cancel", given)
 
@@ -49,7 +49,7 @@ def kill(**given: Any) -> int:
     """Stop runs now, from outside. andon resume continues them.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run. Exit 0
-    only when it is proved that nothing of the run executes any more, 3 if not in time.
+    only when it is proved that the run no longer executes anything, 3 if not in time.
     """
     return _stop("kill", given)
 

@@ -14,8 +14,9 @@ from andon.cli.app import cli, make_settings, print_answer, query, takes_global_
 def top(agent: str | None, label: str | None) -> None:
     """Show the fleet, live.
 
-    What runs, stops or waits for a person, and the workers. Keys: j/k or arrows select a run,
-    Enter shows it, q or Ctrl-C leaves. Without a terminal it prints one picture and exits.
+    Lists the runs that execute, stop or wait for a person, and the workers. Keys: j/k or arrows
+    select a run, Enter shows it, q or Ctrl-C leaves. Without a terminal it prints one picture and
+    exits.
     """
     show(agent, label)
 

@@ -205,7 +205,7 @@ def _not_done(found: dict[str, Any], line: dict[str, Any], outcome: KillOutcome 
     run = line["run"]
     doing = f"{run['in_hand']} has not ended" if run else "it has not ended"
     hard = found["hard_at"]
-    return doing if hard is None else f"{doing}; at {clock(hard)} it is cut off by itself"
+    return doing if hard is None else f"{doing}; at {clock(hard)} the order becomes a kill"
 
 
 def _alive(found: dict[str, Any], line: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What `andon doctor` finds: a name, how serious it is, the finding, and advice."""
+"""A result of `andon doctor`: a name, how serious it is, the finding, and advice."""
 
 from typing import NamedTuple
 

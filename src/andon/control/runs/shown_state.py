@@ -1,4 +1,4 @@
-"""What the shown state of a run depends on: its workers, the latches, and the time.
+"""Facts that the shown state of a run depends on: its workers, the latches, and the time.
 
 A run that no worker will take shows as stranded, not as queued. A run never shows as killed or
 cancelled before that is proved.

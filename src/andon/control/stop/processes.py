@@ -49,11 +49,11 @@ class WorkerKiller:
         return is_gone(self._here, worker) is True
 
     def is_here(self, worker: WorkerRow) -> bool:
-        """Whether its processes can be seen from this host and pid namespace."""
+        """Whether the worker's processes are visible from this host and pid namespace."""
         return is_gone(self._here, worker) is not None
 
     def is_ours(self, worker: WorkerRow) -> bool:
-        """Whether its process can be seen from here, and no live supervisor owns it."""
+        """Whether the worker's process is visible from here and no live supervisor owns it."""
         return self.is_here(worker) and not self._has_supervisor(worker)
 
     def _has_supervisor(self, worker: WorkerRow) -> bool:

@@ -108,7 +108,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tally(holds: Iterable[Hold]) -> Tally:
-    """Count holds. A run that was given back twice is one run and two times."""
+    """Count holds. A run that was given back twice adds 1 to `runs` and 2 to `times`."""
     holds = list(holds)
     parts = Counter(hold.part for hold in holds)
     recoveries = [hold.recovery for hold in holds if hold.recovery is not None]

@@ -31,7 +31,7 @@ _NAME_BYTES = 20
 
 
 class Piece(NamedTuple):
-    """Part of a value. `under` is a piece that names it: if that one is stored, so is this one."""
+    """Part of a value. If `under`, a piece that refers to this one, is stored, so is this one."""
 
     name: bytes
     body: bytes

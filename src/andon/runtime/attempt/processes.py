@@ -24,7 +24,7 @@ NAMED_SECONDS = 0.1
 
 
 class RunProcesses:
-    """What one attempt has started besides its tasks."""
+    """The processes and threads that one attempt has started."""
 
     def __init__(self, host: Host, run: Claimed, tasks: Tasks) -> None:
         self._host, self._run, self._tasks = host, run, tasks

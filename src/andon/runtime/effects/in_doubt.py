@@ -21,7 +21,7 @@ CHOICES = ("happened", "did_not_happen")
 
 
 def new_ask_id(attempt: "Attempt", name: str, key: str) -> str:
-    """A new id for an ask. Each doubt has its own: an answer to an earlier one does not count."""
+    """Return a new ask id. Each doubt has its own, so answers to earlier doubts do not count."""
     return f"effect:{name}/{key}#{attempt.journal.seq}"
 
 

@@ -47,8 +47,8 @@ def refuse_unreachable(step: str, function: Callable[..., Any]) -> None:
     """Refuse a function that another process cannot call, before anything executes."""
     if is_async(function):
         raise BadInput(
-            f"step {step!r}: process=True expects a plain function, found an async one. An async "
-            "step can be cancelled where it is: leave process=True out."
+            f"step {step!r}: process=True expects a plain function, found an async one. Leave "
+            "process=True out: an async step can be cancelled in its worker."
         )
     if reference_of(function) == NAMELESS:
         raise BadInput(

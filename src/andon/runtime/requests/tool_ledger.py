@@ -21,7 +21,7 @@ from andon.transcript.ledger import IN_DOUBT, NOT_STARTED, Call, Done, State
 
 # A killed run acts again only if a person resumes that very run; dead runs are redriven in bulk.
 OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.KILLED})
-HAPPENED = "It took effect. What it answered was not kept."
+HAPPENED = "It took effect. Its answer was not kept."
 UNDONE = "Undone: whatever this tool call had done was taken back."
 
 

@@ -182,7 +182,7 @@ class WorkerStops:
             self._ending_left.discard(key)
 
     def _report_ended(self, key: _Key, also: str = "") -> None:
-        """Report that nothing of a run executes any more, if that is certain."""
+        """Report that this worker no longer executes a run, if that is certain."""
         if key in self._reporting or any(_key(one) == key for one in self._lingering):
             return
         run_id, fence = key

@@ -285,7 +285,7 @@ class Worker:
             self._announce_drain()
 
     async def _depart(self, story: str | None = None) -> None:
-        """Record that this incarnation executes nothing any more, if that is so.
+        """Record that this incarnation has ended, unless some of its code still executes.
 
         A plain step goes on in its thread, and some code cannot be cancelled. Then the record would
         be false, and releasing the lock would make others conclude the same, so neither happens.

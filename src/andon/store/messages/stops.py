@@ -37,7 +37,7 @@ class ProcessStarted(Struct):
 
 
 class Ended(Struct):
-    """A worker reports that nothing of a run that was taken from it executes any more."""
+    """A worker reports that it no longer executes a run that was taken from it."""
 
     worker_id: str
     run_id: str

@@ -27,7 +27,7 @@ LOCK_SECONDS = 20
 # A writer that is stopped in the middle of a transaction must not block those that take over.
 IDLE_SECONDS = 10
 # A writer that is stopped in the middle of a pipeline does not look idle to the server; from
-# version 17 on the server can end it all the same. Longer than LOCK_SECONDS.
+# version 17 on the server can still end it. Longer than LOCK_SECONDS.
 TRANSACTION_SECONDS = 30
 
 _PARAMETERS: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Claims: a worker takes ready runs, after everything that is due before them.
 
-There is no other process that looks for what is due: each claim takes back the runs of a bounded
-number of dead workers, wakes what sleeps and makes overdue orders hard.
+No separate process looks for due work: each claim takes back the runs of a bounded number of dead
+workers, wakes the runs that are due, and makes overdue orders hard.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ClaimHandler:
 
 
 def orders_for(worker_id: str, rows: Rows) -> ClaimResult:
-    """Return the orders a claim would carry, for a worker that claims nothing any more."""
+    """Return the orders that a claim would carry, for a worker that has stopped claiming."""
     if not rows:
         return ClaimResult(runs=[], wake_in=None, returned=0)
     return answer(build(ClaimFacts, rows[0])).but(drain=False, recalled=())

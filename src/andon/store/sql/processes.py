@@ -56,15 +56,15 @@ class ProcessHandler:
         return {str(row[0]) for row in rows}
 
     def ended(self, m: Ended) -> None:
-        """Apply a worker's word to that attempt only: a newer one may be the one to stop by now."""
+        """Apply a worker's report to that attempt only: by now a newer one may have to stop."""
         self.q("quieten", run_id=m.run_id, fence=m.fence)
         also = f"its worker has ended processes of it: {m.also}" if m.also else ""
-        evidence = "; ".join(filter(None, ("its worker: nothing of it executes any more", also)))
+        evidence = "; ".join(filter(None, ("its worker reports that it has ended", also)))
         rows = self.q("word_targets", run_id=m.run_id, worker_id=m.worker_id, fence=m.fence)
         for stop_id, target, kind, spare, embedded in rows:
             ends = ends_worker(optional_flag(spare), embedded=bool(embedded))
             stage = after_word(StopKind(kind), ends=ends)
-            more = ". Its process was spared: nobody outside can prove it"
+            more = ". Its process was spared, so no other process can prove it"
             words = {
                 Stage.VERIFIED: evidence,
                 Stage.UNPROVED: evidence + more,
@@ -80,7 +80,7 @@ class ProcessHandler:
 
         Its own word does not prove a hard stop; its supervisor must see the process end.
         """
-        evidence = "its worker says that it has left; nobody has seen its process end"
+        evidence = "its worker reports that it has left; its process was not seen to end"
         rows = self.q("hard_targets_of", worker_id=worker_id)
         for stop_id, target, supervisor, _ in rows:
             stage = Stage.UNPROVED if supervisor is None else Stage.FENCED
@@ -90,7 +90,7 @@ class ProcessHandler:
         self._targets.close([row[0] for row in alone])
 
     def give_up_looking(self) -> None:
-        """Mark targets unproved if nobody is left on their host to look, until somebody does."""
+        """Mark targets unproved while no process on their host looks for what is left."""
         rows = self.q("forsaken_targets", seconds=LOOK_SECONDS)
         if not rows or not self.q("try_orders")[0][0]:
             return  # an order is being given right now; the next heartbeat tries again

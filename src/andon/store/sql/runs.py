@@ -136,7 +136,7 @@ class RunHandler:
         held = {"run_id": m.run_id, "fence": m.fence.counter}
         rows = self.q("settle_run", **settling(m))
         if not rows:
-            if self.q("is_settled", **held, ending=m.ending):  # an earlier try, its answer lost
+            if self.q("is_settled", **held, ending=m.ending):  # written by an earlier try
                 return m.state
             raise Fenced(m.run_id, m.fence)
         for entry in m.entries:
@@ -190,7 +190,7 @@ class RunHandler:
             seq=last.seq if last else None,
             hash=last.hash if last else None,
         ):
-            raise Conflict(f"run {m.run_id!r} is not {m.seen} any more; look again: andon show")
+            raise Conflict(f"run {m.run_id!r} is no longer {m.seen}; look again: andon show")
         for entry in m.entries:
             self.q("insert_entry", run_id=m.run_id, **fields(entry))
         if m.note is not None:
@@ -198,7 +198,7 @@ class RunHandler:
 
     def recall(self, m: Recall) -> None:
         if not self.q("recall_run", run_id=m.run_id, undoing=m.undoing):
-            raise Conflict(f"run {m.run_id!r} is not running any more; look again: andon show")
+            raise Conflict(f"run {m.run_id!r} is no longer running; look again: andon show")
         if m.note is not None:
             self._events.write(m.note)
 

@@ -1,6 +1,6 @@
 """The targets of stops: what each must prove, and what its run becomes once it is proved.
 
-The event that ends an attempt (its settlement, its worker's word, the end of its process) proves
+The event that ends an attempt (its settlement, its worker's report, the end of its process) proves
 the targets in its own commit and gives the run the state the order asked for: paused, cancelled,
 killed, or queued to be undone.
 """
@@ -187,9 +187,9 @@ class TargetHandler:
         """
         stage = Stage.UNPROVED if state == "silent" else Stage.VERIFIED
         words = {
-            "gone": "its worker has left, and executes nothing any more",
+            "gone": "its worker has left and executes nothing",
             "dead": f"{GONE}: {evidence.removeprefix(GONE)}".removesuffix(": "),
-            "silent": f"fenced; nobody knows whether its process is gone: {evidence}",
+            "silent": f"fenced; whether its process is gone is unknown: {evidence}",
         }[state]
         about = {"worker_id": worker_id, "stage": stage, "evidence": words}
         rows = self.q("end_worker_targets", **about, polite=state == "gone")

@@ -280,7 +280,7 @@ class Writer:
             else:
                 by_loop.setdefault(loop, []).append((future, outcome))
         for loop, pairs in by_loop.items():
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(_resolve, pairs)
 
 

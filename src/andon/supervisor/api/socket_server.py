@@ -22,7 +22,7 @@ MOST_CONNECTIONS = 256
 MOST_ASKED = 65_536
 MOST_OWED = 4_194_304
 IDLE_SECONDS = 10.0
-BODY_SECONDS = 0.1  # for the rest of a halt after its first line; the halt needs none of it
+BODY_SECONDS = 0.1  # how long to read the rest of a halt request, which the halt does not need
 ROUTES = {"POST /halt": "halt", "GET /status": "status", "POST /upgrade": "upgrade"}
 _METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ")
 

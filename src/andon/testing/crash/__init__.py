@@ -181,7 +181,7 @@ class CrashTest:
             wanted = queue.pop(0)
             one, outcome = self.trial(*wanted)
             if outcome.state == "hung" and time.monotonic() >= self.end_at:
-                queue.insert(0, wanted)  # the time of the test was over, not that of the trial
+                queue.insert(0, wanted)  # the test ran out of time, not the trial
                 break
             tried.append(one)
             if one.reached:

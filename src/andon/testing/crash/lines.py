@@ -27,7 +27,7 @@ class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
     # a probe.
     value: str = ""
     error: str = ""  # of one that raised
-    certain: bool = False  # of an effect that raised: whether it said that it did not happen
+    certain: bool = False  # whether the error of an effect says that it did not happen
     point: str = ""
     nth: int = 0  # count for this name since the last kill
     awaits: int = 0
