@@ -340,7 +340,7 @@ def test_an_unproved_stop_is_not_proved_by_asking_again(
     for words in (("r",), ("--agent", "agent")):
         text = local("kill", *words, "--wait", "0.1", code=3)
         assert "NOT PROVED" in text
-        assert "nobody knows whether its process is gone" in text
+        assert "whether its process is gone is unknown" in text
 
 
 # ── the target of an order ────────────────────────────────────────────────────────────────────

@@ -92,7 +92,7 @@ def test_without_anybody_to_look_for_its_processes_a_stop_is_unproved_and_not_wa
     assert stages(store, stop_id) == {"run:r:1": "unproved"}
     assert closed(store, stop_id)
     assert state(store) == ("cancelled", False)
-    assert "nobody has looked on here" in str(store.targets(stop_id)[0].evidence)
+    assert "its processes were not looked for on here" in str(store.targets(stop_id)[0].evidence)
 
 
 def test_an_order_about_leftover_processes_targets_no_worker(store: Store) -> None:

@@ -95,7 +95,7 @@ class ProcessHandler:
         if not rows or not self.q("try_orders")[0][0]:
             return  # an order is being given right now; the next heartbeat tries again
         for stop_id, target, _, host in rows:
-            evidence = f"nobody has looked on {host} for what it had started: order it there"
+            evidence = f"its processes were not looked for on {host}: give the order there"
             self._targets.record(stop_id, target, Stage.UNPROVED, evidence)
         self._targets.carry_out(*sorted({row[2] for row in rows}))
         self._targets.close([row[0] for row in rows])
