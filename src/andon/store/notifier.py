@@ -147,8 +147,9 @@ class HostNotifier:
             callback()
 
         def close() -> None:
-            loop.remove_reader(receiver)
-            receiver.close()
+            if receiver.fileno() >= 0:  # else a second `end` has closed it meanwhile
+                loop.remove_reader(receiver)
+                receiver.close()
 
         def end() -> None:
             unname()

@@ -15,7 +15,9 @@ from andon.runtime.requests.requests import Receipt
 from andon.settings import Settings
 from andon.store.messages.stops import Heard, Order, Reauthorize, StopNotice, WorkerGone
 
-SPARED = "its worker reports that it has ended. Its process was spared: nobody outside can prove it"
+SPARED = (
+    "its worker reports that it has ended. Its process was spared, so no other process can prove it"
+)
 
 
 async def closed(lab: Lab, receipt_id: str) -> Receipt:

@@ -308,10 +308,28 @@ def test_a_listener_that_ends_after_its_loop_has_stopped_leaves_no_socket_open(
     loop = asyncio.new_event_loop()
     end = sender.listen_on(loop, lambda: None)
     loop.run_until_complete(asyncio.sleep(0))
+    loop.call_soon(end)  # an end that the loop never carries out
+    end()
     end()
     loop.close()
     sender.close()
     gc.collect()  # an open socket would be a ResourceWarning, and that an error
+
+
+def test_a_listener_that_ends_twice_is_closed_once(tmp_path: Path) -> None:
+    sender = notifier.HostNotifier(str(tmp_path))
+    loop = asyncio.new_event_loop()
+    errors: list[Any] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    end = sender.listen_on(loop, lambda: None)
+    loop.call_soon(end)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    end()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    sender.close()
+    assert errors == []
 
 
 def test_a_listener_on_a_closed_loop_leaves_no_socket_open(tmp_path: Path) -> None:
