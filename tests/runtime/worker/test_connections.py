@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -195,11 +196,12 @@ async def test_an_idle_worker_sends_heartbeat_poll_and_claim_in_one_transaction(
     settings = Settings(store=url, lease_seconds=1.0, poll_seconds=0.01)
     async with Worker(store, [agent(waits)], settings) as worker:
         await until(lambda: worker._claim_number > 12)  # its first transactions are behind it
-        claims, before = worker._claim_number, transactions(url)
+        claims, before, began = worker._claim_number, transactions(url), time.monotonic()
         await until(lambda: worker._claim_number > claims + 20)
-        made = transactions(url) - before
-        # The server's count is a second late: it includes earlier ones.
-        assert made <= worker._claim_number - claims + 8
+        made, seconds = transactions(url) - before, time.monotonic() - began
+        # The server's count is a second late: it includes earlier ones. And every 2.5 s the worker
+        # checks the locks of workers on other hosts, however rarely a loaded machine lets it claim.
+        assert made <= worker._claim_number - claims + 8 + seconds / 2.5
     store.close()
 
 
