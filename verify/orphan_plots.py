@@ -20,6 +20,10 @@ ORPHAN_PLOTS = [
     )
 ]
 BESIDE = [("beside", kind) for kind in ("pause", "cancel")]
+UNHEEDED = [
+    ("unheeded", kind, ending)
+    for kind, ending in itertools.product(("pause", "cancel"), ("suspends", "ends"))
+]
 HARD = [
     ("hard", then, spare)
     for then, spare in itertools.product(
@@ -120,6 +124,18 @@ class OrphanPlots(SupervisorPlots):
         self.claim(len(self.workers) - 1, 9, None, False)  # not while somebody has to look
         for one in (held, owner):
             one.look_again(self.pair.sqlite)
+
+    def _unheeded(self, kind: str, ending: str) -> None:
+        """The attempt ends by itself before it gets the order: its program goes on."""
+        held = self.own()
+        self.launch_of(held)
+        self.give(kind, held.id)
+        state = State.SUSPENDED if ending == "suspends" else State.SUCCEEDED
+        self.send(self.settlement(held, state, False, False, False))
+        for stop_id, target in self.pair.open_targets():
+            report = TargetReport(stop_id=stop_id, target=target, stage="verified")
+            self.send(report.but(evidence="nothing was left"))
+        held.look_again(self.pair.sqlite)
 
     def _hard(self, then: str, spare: bool | None) -> None:
         """A kill is proved by the end of a process; a worker's word alone leaves it unproved."""

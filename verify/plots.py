@@ -18,7 +18,14 @@ from andon.errors import BadInput, Conflict
 from andon.store.messages.stops import Ended, Order, WorkerGone
 from andon.store.store import Checkpoint, Deliver, Drain, Message, MoveRun, Recall, Start
 from verify.machine import LEASE_SECONDS
-from verify.orphan_plots import BESIDE, HARD, NEIGHBOUR, ORPHAN_PLOTS, OrphanPlots
+from verify.orphan_plots import (
+    BESIDE,
+    HARD,
+    NEIGHBOUR,
+    ORPHAN_PLOTS,
+    UNHEEDED,
+    OrphanPlots,
+)
 from verify.supervisor_plots import SUPERVISOR_PLOTS
 
 Plot = tuple[Any, ...]  # its name and its subject
@@ -98,6 +105,7 @@ PLOTS = [
     *SUPERVISOR_PLOTS,
     *ORPHAN_PLOTS,
     *BESIDE,
+    *UNHEEDED,
     *HARD,
     *NEIGHBOUR,
 ]
