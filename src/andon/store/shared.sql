@@ -525,8 +525,9 @@ SELECT CASE WHEN a.threads AND w.state = 'live' THEN NULL ELSE a.mark END
  WHERE a.run_id = :run_id AND a.fence = :fence AND a.mark IS NOT NULL AND NOT a.quiet;
 
 -- keep_targets --
--- The attempt has ended, and processes or threads that it started may go on.
-UPDATE andon.targets SET stage = 'fenced', mark = :mark, evidence = :evidence, fenced_at = coalesce(fenced_at, andon.now())
+-- The attempt has ended, and processes or threads that it started may go on: from now on the target is these.
+UPDATE andon.targets SET target = 'run:' || run_id || ':' || fence, stage = 'fenced', mark = :mark, evidence = :evidence,
+       fenced_at = coalesce(fenced_at, andon.now())
  WHERE run_id = :run_id AND fence = :fence AND ended_at IS NULL AND mark IS NULL;
 
 -- has_started --

@@ -173,6 +173,7 @@ class TargetHandler:
         for (mark,) in self.q("left_behind", **about):
             more = "; a process or thread that it had started may go on"
             self.q("keep_targets", **about, mark=mark, evidence=evidence + more)
+            self.carry_out(run_id)
             return
         rows = self.q("end_run_targets", **about, stage=Stage.VERIFIED, evidence=evidence)
         self.carry_out(run_id)
