@@ -1,4 +1,4 @@
-"""What each route of a commit is worth: the same work with the route and without it, in turns.
+"""Measures each route of a commit: the same work with the route and without it, in turns.
 
     python bench/routes.py [--rounds N] [--only turn,halves]
 

@@ -22,7 +22,7 @@ THEN = ("resume", "message")
 # No promise: a process that has not ended after this long hangs.
 HANG_SECONDS = 30.0
 SIGKILLED = -9
-# What the model says of a call whose outcome it was shown as unknown.
+# The model's words about a call whose outcome it was shown as unknown.
 IN_DOUBT = "in doubt"
 YES_NO = {"effect": ("happened", "did_not_happen"), "value": ("respond", "approve")}
 

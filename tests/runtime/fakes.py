@@ -72,7 +72,7 @@ class FakeStore:
 
 
 class FakeWorker:
-    """What `WorkerView` asks for; its loop runs in a thread and can be blocked."""
+    """A fake of `WorkerView`; its loop runs in a thread and can be blocked."""
 
     def __init__(self, store: Any = None, **settings: Any) -> None:
         self.worker_id = "host.1.abc"

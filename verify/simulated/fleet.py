@@ -100,7 +100,7 @@ class Fleet:
         self.thread_seconds = draw((0.02, 0.02, 0.02, 1.0))
         self.lingering = draw((False, True))  # whether programs wait for what workers left behind
         self.hosts = draw((1, 2))
-        # What a free lock on another host proves about its worker: SQLite's, and PostgreSQL's.
+        # The proof that a free lock on another host gives about its worker: SQLite's, PostgreSQL's.
         self.free_means = draw(("process", "process", "silent"))
         self.embedded = draw((False, True))
         self.damaged: dict[str, int] = {}  # runs with a damaged journal → their last attempt then

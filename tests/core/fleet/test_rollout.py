@@ -1,4 +1,4 @@
-"""What a deploy did: each hold is counted once, repeats and losses are always found."""
+"""Counts of a deploy: each hold is counted once, repeats and losses are always found."""
 
 from itertools import pairwise
 from typing import Any
